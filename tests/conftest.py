@@ -1,0 +1,27 @@
+"""Models that tests of several packages share; each is made or fetched once per run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+# `models.py` beside this file is shared by test modules, which importlib mode puts on no path.
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session")
+def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama of four layers with a byte-level tokenizer and a chat template."""
+    from models import tiny_llama
+
+    return tiny_llama(tmp_path_factory.mktemp("tiny-llama"))
+
+
+@pytest.fixture(scope="session")
+def smollm2_dir() -> Path:
+    """SmolLM2-135M-Instruct from the user's cache, fetched and converted when absent."""
+    from meshnet.engine.models.pull import NoProgress, default_cache_dir, resolve
+
+    return resolve("smollm2-135m", default_cache_dir(), NoProgress()).path
