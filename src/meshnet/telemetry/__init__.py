@@ -1,0 +1,1 @@
+"""What a process tells about itself: typed events in, log lines and metrics out."""

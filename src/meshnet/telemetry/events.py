@@ -1,0 +1,157 @@
+"""What is worth telling: one frozen value per kind of event, without log or metric in sight.
+
+Invariants
+    * no event carries a prompt, a token id, a text or an activation;
+    * an event that concerns one request carries its request id, one that concerns a session its
+      session id, so that one `grep` follows a request over all processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardServed:
+    """A node answered `/forward`: `outcome` is `ok` or the wire name of the refusal."""
+
+    mode: str
+    outcome: str
+    step_s: float
+    compute_s: float
+    session: str | None = None
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsHeld:
+    """What a node's stores hold now."""
+
+    sessions: int
+    kv_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEvicted:
+    """A node forgot a session: `reason` is ttl, lru, bytes, torn, released or replaced."""
+
+    reason: str
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLoaded:
+    model: str
+    layers: str
+    kv_cache: bool
+    multi_token: bool
+    weight_bytes: int
+    bytes_read: int
+    load_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFailed:
+    model: str
+    layers: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationStarted:
+    session: str
+    request: str | None
+    hops: int
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refilled:
+    """The head prefills a running generation again."""
+
+    reason: str
+    session: str
+    attempt: int
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    ttft_s: float
+    session: str
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationFinished:
+    """`outcome` is stop, length, cancelled or the failure code."""
+
+    outcome: str
+    tokens: int
+    refills: int
+    duration_s: float
+    session: str
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayAnswered:
+    method: str
+    path: str
+    status: int
+    duration_s: float
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChildStarted:
+    name: str
+    pid: int
+    url: str
+    start_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChildDied:
+    name: str
+    pid: int
+    exit_code: int
+    restart_in_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReady:
+    role: str
+    url: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A bug that a process boundary caught: told once with its traceback, never hidden."""
+
+    where: str
+    error: str
+    traceback: str = ""
+
+
+Event = (
+    ForwardServed
+    | SessionsHeld
+    | SessionEvicted
+    | ShardLoaded
+    | ShardFailed
+    | GenerationStarted
+    | Refilled
+    | FirstToken
+    | GenerationFinished
+    | GatewayAnswered
+    | ChildStarted
+    | ChildDied
+    | ProcessReady
+    | Fault
+)
+
+Record = Callable[[Event], None]
+"""How a driver tells: it gets this function at construction and knows no log or metric."""

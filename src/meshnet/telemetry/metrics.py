@@ -1,0 +1,134 @@
+"""Which figures a process exposes, and how each event moves them.
+
+One registry per process and instance: nothing is registered at import, so two meshes in one
+process (tests, `meshnet run`) never share a counter. Labels take values from closed sets only,
+so that no peer can make the exposition grow.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from meshnet.telemetry.events import (
+    ChildDied,
+    ChildStarted,
+    Event,
+    Fault,
+    FirstToken,
+    ForwardServed,
+    GatewayAnswered,
+    GenerationFinished,
+    GenerationStarted,
+    ProcessReady,
+    Refilled,
+    SessionEvicted,
+    SessionsHeld,
+    ShardFailed,
+    ShardLoaded,
+)
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+_STEP_BUCKETS_S = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+)  # fmt: skip
+
+
+class Metrics:
+    """The process's counters; `observe` moves them, `exposition` writes them for Prometheus."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        self._forwards = self._counter(
+            "meshnet_forward_requests", "Steps served by this node", "mode", "outcome"
+        )
+        self._step = self._histogram(
+            "meshnet_step_seconds", "Time of a step in this node, queue included", "mode"
+        )
+        self._compute = self._histogram(
+            "meshnet_compute_seconds", "Time of a step in the shard's layers", "mode"
+        )
+        self._sessions = self._gauge("meshnet_sessions", "Sessions cached by this node")
+        self._kv_bytes = self._gauge("meshnet_kv_bytes", "Bytes of KV cache held by this node")
+        self._evictions = self._counter(
+            "meshnet_evictions", "Sessions forgotten by this node", "reason"
+        )
+        self._kv_enabled = self._gauge(
+            "meshnet_kv_cache_enabled", "1 if the shard caches, 0 if it is stateless",
+            "model", "layers",
+        )  # fmt: skip
+        self._weights = self._gauge(
+            "meshnet_weight_bytes", "Bytes of weights held", "model", "layers"
+        )
+        self._load_failures = self._counter("meshnet_shard_failures", "Shards that did not load")
+        self._refills = self._counter(
+            "meshnet_refills", "Prefills that repaired a running generation", "reason"
+        )
+        self._ttft = self._histogram("meshnet_ttft_seconds", "Time to the first token")
+        self._tokens = self._counter("meshnet_tokens", "Tokens emitted by this head")
+        self._started = self._counter("meshnet_generations_started", "Generations begun")
+        self._generations = self._counter("meshnet_generations", "Generations ended", "outcome")
+        self._gateway = self._counter(
+            "meshnet_gateway_requests", "Requests answered by the gateway", "status"
+        )
+        self._restarts = self._counter("meshnet_child_restarts", "Node processes started again")
+        self._faults = self._counter("meshnet_faults", "Bugs caught at a process boundary")
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
+        return Histogram(name, text, labels, registry=self.registry, buckets=_STEP_BUCKETS_S)
+
+    def exposition(self) -> bytes:
+        return generate_latest(self.registry)
+
+    def observe(self, event: Event) -> None:
+        match event:
+            case ForwardServed() | SessionsHeld() | SessionEvicted():
+                self._observe_node(event)
+            case ShardLoaded(model=model, layers=layers):
+                self._kv_enabled.labels(model, layers).set(int(event.kv_cache))
+                self._weights.labels(model, layers).set(event.weight_bytes)
+            case ShardFailed():
+                self._load_failures.inc()
+            case GenerationStarted() | Refilled() | FirstToken() | GenerationFinished():
+                self._observe_head(event)
+            case GatewayAnswered(status=status):
+                self._gateway.labels(str(status)).inc()
+            case ChildDied():
+                self._restarts.inc()
+            case Fault():
+                self._faults.inc()
+            case ChildStarted() | ProcessReady():
+                pass
+
+    def _observe_node(self, event: ForwardServed | SessionsHeld | SessionEvicted) -> None:
+        match event:
+            case ForwardServed(mode=mode):
+                self._forwards.labels(mode, event.outcome).inc()
+                self._step.labels(mode).observe(event.step_s)
+                self._compute.labels(mode).observe(event.compute_s)
+            case SessionsHeld():
+                self._sessions.set(event.sessions)
+                self._kv_bytes.set(event.kv_bytes)
+            case SessionEvicted(reason=reason):
+                self._evictions.labels(reason).inc()
+
+    def _observe_head(
+        self, event: GenerationStarted | Refilled | FirstToken | GenerationFinished
+    ) -> None:
+        match event:
+            case GenerationStarted():
+                self._started.inc()
+            case Refilled(reason=reason):
+                self._refills.labels(reason).inc()
+            case FirstToken():
+                self._ttft.observe(event.ttft_s)
+            case GenerationFinished(outcome=outcome):
+                self._generations.labels(outcome).inc()
+                self._tokens.inc(event.tokens)

@@ -1,0 +1,115 @@
+"""Where events go: one line each on a text stream, and the process's metrics.
+
+Invariants
+    * `record` never raises for a full or closed stream: telemetry cannot end a generation;
+    * nothing is configured globally, so importing a library never changes the format.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import asdict
+from enum import Enum
+from typing import Any, TextIO
+
+import structlog
+
+from meshnet.telemetry.events import (
+    ChildDied,
+    ChildStarted,
+    Event,
+    Fault,
+    FirstToken,
+    ForwardServed,
+    GatewayAnswered,
+    GenerationStarted,
+    SessionsHeld,
+    ShardFailed,
+    ShardLoaded,
+)
+from meshnet.telemetry.metrics import Metrics
+
+
+class LogFormat(Enum):
+    CONSOLE = "console"
+    JSON = "json"
+
+
+class LogLevel(Enum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+    @property
+    def number(self) -> int:
+        return logging.getLevelNamesMapping()[self.name]
+
+
+class Telemetry:
+    """The one sink of a process: hand `record` to every driver."""
+
+    def __init__(
+        self,
+        *,
+        stream: TextIO,
+        log_format: LogFormat = LogFormat.CONSOLE,
+        level: LogLevel = LogLevel.INFO,
+        role: str = "",
+    ) -> None:
+        self.metrics = Metrics()
+        self._log = _logger(stream, log_format, level, role)
+
+    def record(self, event: Event) -> None:
+        self.metrics.observe(event)
+        level, name = _level_of(event), _snake(type(event).__name__)
+        try:
+            self._log.log(level.number, name, **_fields(event))
+        except (OSError, ValueError):
+            # A closed pipe or terminal: the reader is gone, the work goes on.
+            pass
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    shown = {key: value for key, value in asdict(event).items() if value is not None}
+    return {k: round(v, 6) if isinstance(v, float) else v for k, v in shown.items()}
+
+
+def _level_of(event: Event) -> LogLevel:
+    match event:
+        case ForwardServed(outcome="ok") | SessionsHeld() | FirstToken() | GenerationStarted():
+            return LogLevel.DEBUG
+        case GatewayAnswered() if event.status >= 500:
+            return LogLevel.ERROR
+        case ShardLoaded(kv_cache=False) | ChildDied():
+            return LogLevel.WARNING
+        case ShardFailed() | Fault():
+            return LogLevel.ERROR
+        case ChildStarted():
+            return LogLevel.INFO
+        case _:
+            return LogLevel.INFO
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def _logger(stream: TextIO, log_format: LogFormat, level: LogLevel, role: str) -> Any:
+    renderer: Any = (
+        structlog.processors.JSONRenderer()
+        if log_format is LogFormat.JSON
+        else structlog.dev.ConsoleRenderer(colors=stream.isatty())
+    )
+    logger = structlog.wrap_logger(
+        structlog.PrintLogger(stream),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level.number),
+        cache_logger_on_first_use=False,
+    )
+    return logger.bind(role=role) if role else logger
