@@ -1,0 +1,49 @@
+# The same targets serve a laptop, the README and CI. `make` alone lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo test check slow bench docs clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+setup: $(STAMP) ## Create .venv with everything pinned in constraints.txt
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "setup: creating $(VENV) and installing meshnet (torch is about 200 MB; later runs skip this)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 5 -c constraints.txt torch
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 5 -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup ## Fetch the default model, run a 3-node mesh, ask it a question
+	@$(BIN)/meshnet run "Explain in two sentences why the sky is blue." --nodes 3 --max-tokens 64
+
+check: setup ## Format, lint, types, import layers, spelling
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/codespell src tests docs tools README.md CONTRIBUTING.md CHANGELOG.md changelog.d
+
+test: setup ## Run the test suite
+	@$(BIN)/python -m pytest -q
+
+slow: setup ## Run what takes longer: all families, all models, 2,000 simulated clusters
+	@$(BIN)/python -m pytest -q -m slow --timeout 3600
+	@$(BIN)/meshnet simulate --seeds 1000 --faults calm
+	@$(BIN)/meshnet simulate --seeds 1000 --faults storm
+
+bench: setup ## Measure flatness and split tax; results under benchmarks/results
+	@$(BIN)/meshnet bench flatness
+	@$(BIN)/meshnet bench split-tax
+
+docs: setup ## Regenerate the pages that are generated, and check the rest
+	@$(BIN)/python tools/docs.py
+
+clean: ## Remove the environment and caches of this checkout
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Rules without effects: no clock, socket, thread, log or tensor enters this package."""
