@@ -1,0 +1,257 @@
+"""A shard that computes arithmetic in place of attention, and the oracle beside it.
+
+A layer keeps one running number. Each new row is mixed, with its position,
+into that number, and the number is the row's output: a lost, doubled, stale
+or displaced position changes every later row. Layers grow in place, one after
+the other, like transformers' `DynamicCache`, so a step that fails midway
+leaves layers of unequal length.
+
+Rows are 64-bit integers and travel as two fp32 words (hidden size 2). The tail
+draws from 32 tokens as a pure function of (row, sampling, ids so far, position).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from meshnet.core.vocabulary import (
+    HIDDEN,
+    Activation,
+    BadField,
+    Capabilities,
+    DType,
+    KVBytes,
+    LayerRange,
+    ModelId,
+    SampledToken,
+    SamplingParams,
+    ShardDescription,
+    ShardStep,
+    StepTorn,
+    TensorSpec,
+    TokenLogprob,
+    WrongShard,
+)
+
+VOCABULARY = 32
+HIDDEN_SIZE = 2
+ROW_BYTES = 8
+LAYER_BYTES_PER_TOKEN = 16
+TOY_MODEL = ModelId("toy")
+
+CACHING = Capabilities(kv_cache=True, multi_token=True)
+
+_MASK = 2**64 - 1
+
+
+def mix(left: int, right: int) -> int:
+    """Stir two 64-bit numbers into one; no input bit is lost on the way."""
+    stirred = (left ^ (right * 0x9E3779B97F4A7C15)) & _MASK
+    stirred = (stirred * 0xD6E8FEB86659FD93 + 0x2545F4914F6CDD1D) & _MASK
+    return stirred ^ (stirred >> 32)
+
+
+@dataclass(slots=True)
+class ToyState:
+    """One session on one shard: a running number and a length per layer, the ids at the tail."""
+
+    layers: LayerRange
+    chains: list[int]
+    lengths: list[int]
+    history: list[int] = field(default_factory=list)
+
+    @classmethod
+    def fresh(cls, layers: LayerRange) -> ToyState:
+        return cls(layers, [layer + 1 for layer in layers_of(layers)], [0] * len(layers))
+
+
+def layers_of(layers: LayerRange) -> range:
+    return range(layers.start, layers.stop)
+
+
+def never() -> None:
+    """A shard without faults: no step fails."""
+
+
+class ToyShard:
+    """Layers of the toy model. `fail_after` decides per step after how many layers it tears."""
+
+    def __init__(
+        self,
+        layers: LayerRange,
+        *,
+        layers_total: int,
+        model: ModelId = TOY_MODEL,
+        context_length: int = 4096,
+        capabilities: Capabilities = CACHING,
+        fail_after: Callable[[], int | None] = never,
+    ) -> None:
+        self._fail_after = fail_after
+        self._description = ShardDescription(
+            model=model,
+            fingerprint="toy",
+            layers=layers,
+            layers_total=layers_total,
+            dtype=DType.FP32,
+            hidden_size=HIDDEN_SIZE,
+            vocab_size=VOCABULARY,
+            context_length=context_length,
+            capabilities=capabilities,
+            kv_bytes=KVBytes(per_token=LAYER_BYTES_PER_TOKEN * len(layers)),
+            weight_bytes=len(layers),
+            bytes_read=len(layers),
+            arithmetic="toy",
+        )
+
+    @property
+    def description(self) -> ShardDescription:
+        return self._description
+
+    def new_state(self, layers: LayerRange) -> ToyState:
+        return ToyState.fresh(layers)
+
+    def state_bytes(self, state: ToyState) -> int:
+        return LAYER_BYTES_PER_TOKEN * sum(state.lengths)
+
+    def text_of(self, token_id: int) -> str:
+        return f"<{token_id}>"
+
+    def run(self, step: ShardStep, state: ToyState | None) -> Activation | SampledToken | None:
+        """Run `step.layers` over the new rows, extending `state` in place.
+
+        Raises:
+            StepTorn: failed after some layers had grown; `state` must not be used again.
+            BadField, WrongShard: before `state` was touched.
+        """
+        if not self._description.layers.holds(step.layers):
+            raise WrongShard(f"expected layers in {self._description.layers}, got {step.layers}")
+        rows = self._rows(step)
+        cache = ToyState.fresh(step.layers) if state is None else state
+        if cache.layers != step.layers:
+            raise WrongShard(f"expected layers {cache.layers}, got {step.layers}")
+        rows = self._grow(cache, rows, step.past_length)
+        if step.layers.stop < self._description.layers_total:
+            return pack_rows(rows)
+        cache.history.extend(step.tokens)
+        if not step.want_token:
+            return None
+        return self._draw(rows[-1], step.past_length + step.length, cache.history, step.sampling)
+
+    def _rows(self, step: ShardStep) -> list[int]:
+        if step.layers.start > 0:
+            if step.activation is None:
+                raise BadField("activation", "hidden states", None)
+            return unpack_rows(step.activation, step.length)
+        if len(step.tokens) != step.length:
+            raise BadField("tokens", f"{step.length} ids", len(step.tokens))
+        if any(not 0 <= token < VOCABULARY for token in step.tokens):
+            raise BadField("tokens", f"ids below {VOCABULARY}", max(step.tokens))
+        return [embed(token) for token in step.tokens]
+
+    def _grow(self, state: ToyState, rows: list[int], past_length: int) -> list[int]:
+        stop_after = self._fail_after()
+        for index in range(len(state.layers)):
+            if stop_after is not None and index >= stop_after:
+                raise StepTorn(f"out of memory after {index} of {len(state.layers)} layers")
+            chain, out = state.chains[index], []
+            for position, row in enumerate(rows, start=past_length):
+                chain = mix(chain, mix(row, position))
+                out.append(chain)
+            state.chains[index], rows = chain, out
+            state.lengths[index] += len(out)
+        return rows
+
+    def _draw(
+        self, row: int, position: int, history: Sequence[int], sampling: SamplingParams
+    ) -> SampledToken:
+        return draw(row, position, history, sampling)
+
+
+def embed(token: int) -> int:
+    return mix(0x6D657368, token)
+
+
+def pack_rows(rows: Sequence[int]) -> Activation:
+    spec = TensorSpec(HIDDEN, DType.FP32, (1, len(rows), HIDDEN_SIZE))
+    return Activation((spec,), struct.pack(f"<{len(rows)}Q", *rows))
+
+
+def unpack_rows(activation: Activation, length: int) -> list[int]:
+    """Read the rows of an activation. Raises BadField if they are not `length` toy rows."""
+    hidden = activation.hidden
+    if hidden.shape[-2:] != (length, HIDDEN_SIZE) or hidden.nbytes != length * ROW_BYTES:
+        raise BadField("activation", f"shape [1, {length}, {HIDDEN_SIZE}] fp32", hidden.shape)
+    return list(struct.unpack(f"<{length}Q", activation.data))
+
+
+def draw(row: int, position: int, history: Sequence[int], sampling: SamplingParams) -> SampledToken:
+    """Draw a token; the draw is keyed by (seed, position), never by a running generator."""
+    raw = [mix(row, token) / 2**61 for token in range(VOCABULARY)]
+    scores = _penalised(raw, position, history, sampling)
+    if sampling.temperature > 0.0:
+        key = mix(sampling.seed, position)
+        scores = [
+            score / sampling.temperature + _gumbel(mix(key, token))
+            for token, score in enumerate(scores)
+        ]
+    token = max(range(VOCABULARY), key=lambda candidate: (scores[candidate], -candidate))
+    if sampling.logprobs is None:
+        return SampledToken(token)
+    return _with_logprobs(token, raw, sampling.logprobs)
+
+
+def _penalised(
+    raw: Sequence[float], position: int, history: Sequence[int], sampling: SamplingParams
+) -> list[float]:
+    scores = list(raw)
+    for token in set(history):
+        if scores[token] > 0.0:
+            scores[token] /= sampling.repetition_penalty
+        else:
+            scores[token] *= sampling.repetition_penalty
+    for token, count in Counter(history[sampling.prompt_length :]).items():
+        scores[token] -= sampling.presence_penalty + sampling.frequency_penalty * count
+    for token, bias in sampling.logit_bias:
+        scores[token] += bias
+    if position < sampling.banned_until:
+        for token in sampling.banned:
+            scores[token] = -math.inf
+    return scores
+
+
+def _gumbel(bits: int) -> float:
+    return -math.log(-math.log(((bits >> 12) + 0.5) / 2**52))
+
+
+def _with_logprobs(token: int, raw: Sequence[float], count: int) -> SampledToken:
+    total = math.log(sum(math.exp(score) for score in raw))
+    best = sorted(range(VOCABULARY), key=lambda candidate: (-raw[candidate], candidate))[:count]
+    top = tuple(TokenLogprob(candidate, raw[candidate] - total) for candidate in best)
+    return SampledToken(token, raw[token] - total, top)
+
+
+def oracle(
+    prompt: Sequence[int],
+    sampling: SamplingParams,
+    tokens_max: int,
+    layers_total: int,
+    stop_ids: frozenset[int] = frozenset(),
+) -> tuple[int, ...]:
+    """The same model with no cache, no network and no failures; a stop id ends it and is kept."""
+    tokens = list(prompt)
+    for _ in range(tokens_max):
+        rows = [embed(token) for token in tokens]
+        for layer in range(layers_total):
+            number, rows, below = layer + 1, [], rows
+            for position, row in enumerate(below):
+                number = mix(number, mix(row, position))
+                rows.append(number)
+        token = draw(rows[-1], len(tokens), tokens, sampling).token_id
+        tokens.append(token)
+        if token in stop_ids:
+            break
+    return tuple(tokens[len(prompt) :])

@@ -1,0 +1,144 @@
+"""The toy shard equals its oracle, and every kind of damage to its state shows in the output."""
+
+from itertools import pairwise
+
+import pytest
+
+from meshnet.core.vocabulary import (
+    Activation,
+    BadField,
+    LayerRange,
+    SampledToken,
+    SamplingParams,
+    ShardStep,
+    StepTorn,
+    WrongShard,
+)
+from meshnet.simulation.toy_shard import ToyShard, ToyState, oracle
+
+LAYERS = 8
+PROMPT = (3, 1, 4, 1, 5)
+SEEDED = SamplingParams(temperature=0.9, seed=7)
+PENALISED = SamplingParams(
+    presence_penalty=0.7, frequency_penalty=0.5, repetition_penalty=1.4, prompt_length=len(PROMPT)
+)
+
+
+def through(
+    shards: list[ToyShard], states: list[ToyState], tokens: tuple[int, ...], past_length: int,
+    sampling: SamplingParams,
+) -> int:  # fmt: skip
+    output: Activation | SampledToken | None = None
+    for shard, state in zip(shards, states, strict=True):
+        before = output if isinstance(output, Activation) else None
+        layers = shard.description.layers
+        step = ShardStep(layers, past_length, len(tokens), tokens, before, sampling)
+        output = shard.run(step, state)
+    assert isinstance(output, SampledToken)
+    return output.token_id
+
+
+def split(*cuts: int) -> tuple[list[ToyShard], list[ToyState]]:
+    edges = (0, *cuts, LAYERS)
+    ranges = [LayerRange(a, b) for a, b in pairwise(edges)]
+    shards = [ToyShard(layers, layers_total=LAYERS) for layers in ranges]
+    return shards, [shard.new_state(shard.description.layers) for shard in shards]
+
+
+def cached_generation(sampling: SamplingParams, count: int, *cuts: int) -> tuple[int, ...]:
+    shards, states = split(*cuts)
+    tokens = list(PROMPT)
+    new, past = PROMPT, 0
+    for _ in range(count):
+        token = through(shards, states, new, past, sampling)
+        past, new = past + len(new), (token,)
+        tokens.append(token)
+    return tuple(tokens[len(PROMPT) :])
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(), SEEDED, PENALISED])
+@pytest.mark.parametrize("cuts", [(), (3,), (3, 6), (1, 2, 7)])
+def test_cached_generation_over_any_split_equals_the_oracle(sampling, cuts):
+    assert cached_generation(sampling, 12, *cuts) == oracle(PROMPT, sampling, 12, LAYERS)
+
+
+def test_a_lost_tail_history_changes_a_penalised_token():
+    """The tail's ids are session state: a refill that forgot them must be visible."""
+    expected = oracle(PROMPT, PENALISED, 6, LAYERS)
+    shards, states = split(4)
+    new, past, tokens = PROMPT, 0, []
+    for _ in range(6):
+        states[-1].history.clear()
+        token = through(shards, states, new, past, PENALISED)
+        past, new = past + len(new), (token,)
+        tokens.append(token)
+
+    assert tuple(tokens) != expected
+
+
+def rows_after(state_of: str) -> bytes:
+    shard = ToyShard(LayerRange(0, 4), layers_total=LAYERS)
+    layers = shard.description.layers
+    state = shard.new_state(layers)
+    first = () if state_of == "lost" else (1, 2, 2) if state_of == "doubled" else (1, 2)
+    past = 3 if state_of == "displaced" else 2
+    if first:
+        shard.run(ShardStep(layers, 0, len(first), first, None, SamplingParams()), state)
+    out = shard.run(ShardStep(layers, past, 1, (9,), None, SamplingParams()), state)
+    assert isinstance(out, Activation)
+    return bytes(out.data)
+
+
+@pytest.mark.parametrize("damage", ["lost", "doubled", "displaced"])
+def test_a_damaged_cache_changes_the_output(damage):
+    assert rows_after(damage) != rows_after("whole")
+
+
+def test_a_torn_step_leaves_layers_of_unequal_length():
+    shard = ToyShard(LayerRange(0, 4), layers_total=LAYERS, fail_after=lambda: 2)
+    layers = shard.description.layers
+    state = shard.new_state(layers)
+
+    with pytest.raises(StepTorn):
+        shard.run(ShardStep(layers, 0, 3, (1, 2, 3), None, SamplingParams()), state)
+
+    assert state.lengths == [3, 3, 0, 0]
+
+
+def test_a_step_outside_the_shards_layers_is_refused_before_the_state_is_touched():
+    shard = ToyShard(LayerRange(2, 4), layers_total=LAYERS)
+    state = shard.new_state(LayerRange(2, 4))
+
+    with pytest.raises(WrongShard):
+        shard.run(ShardStep(LayerRange(0, 4), 0, 1, (1,), None, SamplingParams()), state)
+    with pytest.raises(BadField):
+        shard.run(ShardStep(LayerRange(2, 4), 0, 1, (1,), None, SamplingParams()), state)
+
+    assert state.lengths == [0, 0]
+
+
+def test_a_prefill_chunk_that_is_not_the_last_draws_nothing():
+    shard = ToyShard(LayerRange(0, LAYERS), layers_total=LAYERS)
+    layers = shard.description.layers
+    state = shard.new_state(layers)
+
+    chunk = ShardStep(layers, 0, 2, (1, 2), None, SEEDED, want_token=False)
+    assert shard.run(chunk, state) is None
+    last = shard.run(ShardStep(layers, 2, 3, (3, 4, 5), None, SEEDED), state)
+
+    assert isinstance(last, SampledToken)
+    assert (last.token_id,) == oracle((1, 2, 3, 4, 5), SEEDED, 1, LAYERS)
+
+
+def test_logprobs_are_the_log_softmax_of_the_raw_scores():
+    shard = ToyShard(LayerRange(0, LAYERS), layers_total=LAYERS)
+    sampling = SamplingParams(logprobs=20, logit_bias=((5, 100.0),))
+
+    drawn = shard.run(ShardStep(LayerRange(0, LAYERS), 0, 2, (1, 2), None, sampling), None)
+
+    assert isinstance(drawn, SampledToken)
+    assert drawn.token_id == 5
+    assert [entry.logprob for entry in drawn.top] == sorted(
+        (entry.logprob for entry in drawn.top), reverse=True
+    )
+    assert all(entry.logprob < 0 for entry in drawn.top)
