@@ -7,6 +7,7 @@ Invariants
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from dataclasses import asdict
@@ -17,7 +18,6 @@ import structlog
 
 from meshnet.telemetry.events import (
     ChildDied,
-    ChildStarted,
     Event,
     Fault,
     FirstToken,
@@ -64,11 +64,9 @@ class Telemetry:
     def record(self, event: Event) -> None:
         self.metrics.observe(event)
         level, name = _level_of(event), _snake(type(event).__name__)
-        try:
+        # A closed pipe or terminal: the reader is gone, the work goes on.
+        with contextlib.suppress(OSError, ValueError):
             self._log.log(level.number, name, **_fields(event))
-        except (OSError, ValueError):
-            # A closed pipe or terminal: the reader is gone, the work goes on.
-            pass
 
 
 def _fields(event: Event) -> dict[str, Any]:
@@ -86,8 +84,6 @@ def _level_of(event: Event) -> LogLevel:
             return LogLevel.WARNING
         case ShardFailed() | Fault():
             return LogLevel.ERROR
-        case ChildStarted():
-            return LogLevel.INFO
         case _:
             return LogLevel.INFO
 
