@@ -298,6 +298,7 @@ class MeshnetError(Exception):
 
     MeshnetError
         BadField            a field is present and wrong, or undecidable    400
+            TooLarge        a body or meta block over the limit             413
         WrongShard          this node does not hold that model or layers    404
         KVCacheMiss         an explicit decode that cannot be served        409
         StaleAttempt        a prefill of an older attempt                   412
@@ -306,6 +307,8 @@ class MeshnetError(Exception):
         NumericalError      NaN or infinity where tokens are drawn          500
         HopLost             a hop did not answer: timeout, reset, half body
         ModelError          a model cannot be found, read or served
+        TemplateError       the chat template refuses these messages        400
+            NoTemplate      the model has no chat template                  400
     """
 
 
@@ -314,6 +317,10 @@ class BadField(MeshnetError):
         shown = repr(got)
         super().__init__(f"{field}: expected {expected}, got {shown[:80]}")
         self.field = field
+
+
+class TooLarge(BadField):
+    pass
 
 
 class WrongShard(MeshnetError):
@@ -351,7 +358,9 @@ class NoRoom(MeshnetError):
 
 
 class StepTorn(MeshnetError):
-    pass
+    def __init__(self, message: str, *, out_of_memory: bool = False) -> None:
+        super().__init__(message)
+        self.out_of_memory = out_of_memory
 
 
 class NumericalError(MeshnetError):
@@ -363,4 +372,12 @@ class HopLost(MeshnetError):
 
 
 class ModelError(MeshnetError):
+    pass
+
+
+class TemplateError(MeshnetError):
+    pass
+
+
+class NoTemplate(TemplateError):
     pass
