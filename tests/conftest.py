@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-# `models.py` beside this file is shared by test modules, which importlib mode puts on no path.
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session")
 def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama of four layers with a byte-level tokenizer and a chat template."""
-    from models import tiny_llama
+    from tests.models import tiny_llama
 
     return tiny_llama(tmp_path_factory.mktemp("tiny-llama"))
 

@@ -31,7 +31,7 @@ CORPUS = (
     "你好，世界。今天天气很好。こんにちは世界。안녕하세요 세계.",
     "😀 😃 🎉 👩\u200d👩\u200d👧 🇩🇪 numbers: 0 1 2 3 4 5 6 7 8 9 10 100 1000 3.14159",
     "What is the capital of France? The capital of France is Paris.",
-    'She said: "well, that\'s it then" ; and left . They did n\'t mind .',
+    "She said: \"well, that's it then\" ; and left . They did n't mind .",
 )
 
 
@@ -60,7 +60,12 @@ def byte_level_tokenizer(vocab_size: int = 512) -> PreTrainedTokenizerFast:
 
 
 def tiny_llama(
-    path: Path, *, layers: int = 4, context_length: int = 512, seed: int = 0, shard_size: str = "64KB"
+    path: Path,
+    *,
+    layers: int = 4,
+    context_length: int = 512,
+    seed: int = 0,
+    shard_size: str = "64KB",
 ) -> Path:
     """Write a random Llama (hidden 64, vocabulary 512, fp32) with its tokenizer to `path`.
 
