@@ -1,0 +1,202 @@
+"""Every value a user may set, its default, and which source wins.
+
+    flag  >  MESHNET_* environment variable  >  TOML file  >  default
+
+The TOML file is `--config PATH`, else `meshnet.toml` in the working directory, else
+`meshnet.toml` in the user's configuration directory. Its keys are the field names below.
+
+Invariants
+    * this is the only place that reads the environment;
+    * an unknown key in the file, or a bad value anywhere, is an error that names it and its source.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+from platformdirs import user_cache_path, user_config_path
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from meshnet.core.vocabulary import MeshnetError
+from meshnet.telemetry.sink import LogFormat, LogLevel
+
+CONFIG_NAME = "meshnet.toml"
+ENVIRONMENT_PREFIX = "MESHNET_"
+
+
+class SettingsError(MeshnetError):
+    """A setting is unknown or has a bad value; the message names field, source and expectation."""
+
+
+class Weights(Enum):
+    """Element type of the weights in memory; `auto` lets the engine choose by device."""
+
+    AUTO = "auto"
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+
+class Settings(BaseSettings):
+    """What every command is told; frozen, valid once constructed."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENVIRONMENT_PREFIX, frozen=True, extra="forbid", env_ignore_empty=True
+    )
+
+    model: str = Field(
+        "smollm2-135m", description="Model: a name, a directory, a GGUF file or a hub id"
+    )
+    weights: Weights = Field(Weights.AUTO, description="Element type of the weights in memory")
+    device: str = Field(
+        "cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="`cpu`, `cuda` or `cuda:N`"
+    )
+    cache_dir: Path = Field(
+        default_factory=lambda: user_cache_path("meshnet"),
+        description="Converted models and logs of child processes",
+    )
+    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on")
+    port: int = Field(8000, ge=0, le=65535, description="Port of the gateway; 0 chooses a free one")
+    threads: int | None = Field(
+        None, ge=1, le=1024, description="Compute threads of one node (default: cores / nodes)"
+    )
+    kv_ttl_seconds: float = Field(
+        600.0, gt=0, description="A session unused this long is forgotten"
+    )
+    kv_max_sessions: int = Field(8, ge=1, le=65536, description="Sessions cached, per shard")
+    kv_max_bytes: int | None = Field(
+        None, ge=1, description="Bytes of KV cache, per node (default: half of the free memory)"
+    )
+    max_loaded_shards: int = Field(4, ge=1, le=64, description="Shards one node may hold")
+    mesh_token: SecretStr | None = Field(
+        None, description="Shared secret between gateway and nodes; required beyond loopback"
+    )
+    api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
+        (), description="Keys clients may use, comma-separated; required beyond loopback"
+    )
+    prefill_chunk: int = Field(512, ge=1, le=65536, description="Positions of one prefill step")
+    queue_length: int = Field(
+        32, ge=0, le=4096, description="Requests that may wait in the gateway"
+    )
+    request_timeout_seconds: float = Field(600.0, gt=0, description="Deadline of one API request")
+    hop_timeout_seconds: float = Field(30.0, gt=0, description="Deadline of one step on one node")
+    start_timeout_seconds: float = Field(300.0, gt=0, description="Deadline of a node's start")
+    log_format: LogFormat = Field(LogFormat.CONSOLE, description="`console` or `json`")
+    log_level: LogLevel = Field(LogLevel.INFO, description="`debug`, `info`, `warning` or `error`")
+
+    @field_validator("kv_max_bytes", mode="before")
+    @classmethod
+    def _read_bytes(cls, value: object) -> object:
+        return bytes_of(value) if isinstance(value, str) else value
+
+    @field_validator("api_keys", mode="before")
+    @classmethod
+    def _split_keys(cls, value: object) -> object:
+        return (
+            [k.strip() for k in value.split(",") if k.strip()] if isinstance(value, str) else value
+        )
+
+
+def bytes_of(text: str) -> int:
+    """Read `512MiB`, `2GiB`, `1_000_000` as bytes. Raises ValueError."""
+    match = re.fullmatch(r"([0-9][0-9_]*)\s*([KMGT]i?)?B?", text.strip(), re.ASCII | re.IGNORECASE)
+    if match is None:
+        raise ValueError("expected bytes, for example 536870912 or 512MiB")
+    unit = (match[2] or "").upper()
+    base: int = 1024 if unit.endswith("I") else 1000
+    power = " KMGT".index(unit[:1] or " ")
+    return int(match[1]) * int(base**power)
+
+
+def load_settings(
+    flags: Mapping[str, object], *, config: Path | None = None, working_dir: Path | None = None
+) -> Settings:
+    """Merge flags (None: not given), environment, file and defaults. Raises SettingsError."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    path = config if config is not None else _default_config(working_dir or Path.cwd())
+    if config is not None and not config.is_file():
+        raise SettingsError(f"--config: there is no file {config}")
+
+    class Sourced(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            file = (TomlConfigSettingsSource(settings_cls, path),) if path else ()
+            return (init_settings, env_settings, *file)
+
+    try:
+        return Sourced(**given)  # type: ignore[arg-type]
+    except ValidationError as error:
+        raise SettingsError(_explain(error, given, path)) from None
+    except ValueError as error:
+        raise SettingsError(f"{path}: not readable as TOML: {error}") from None
+
+
+def _default_config(working_dir: Path) -> Path | None:
+    candidates = (working_dir / CONFIG_NAME, user_config_path("meshnet") / CONFIG_NAME)
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _explain(error: ValidationError, given: Mapping[str, object], path: Path | None) -> str:
+    lines = []
+    for detail in error.errors(include_url=False):
+        name = ".".join(str(part) for part in detail["loc"])
+        if detail["type"] == "extra_forbidden":
+            close = difflib.get_close_matches(name, Settings.model_fields, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            lines.append(f"{path}: unknown key {name!r}{hint}")
+        else:
+            field = str(detail["loc"][0])
+            shown = (
+                "a secret" if field in {"mesh_token", "api_keys"} else repr(detail["input"])[:80]
+            )
+            lines.append(f"{_source(field, given, path)}: {_expected(detail)}, got {shown}")
+    return "\n".join(lines)
+
+
+def _source(field: str, given: Mapping[str, object], path: Path | None) -> str:
+    if field in given:
+        return f"--{field.replace('_', '-')}"
+    if f"{ENVIRONMENT_PREFIX}{field.upper()}" in os.environ:
+        return f"{ENVIRONMENT_PREFIX}{field.upper()}"
+    return f"{path}: {field}"
+
+
+def _expected(detail: Any) -> str:
+    text = str(detail["msg"]).removeprefix("Value error, ")
+    return re.sub(r"^Input should be", "expected", text)
+
+
+def settings_table() -> str:
+    """Return the settings as the Markdown table of docs/operations.md."""
+    rows = ["| TOML key | environment | default | meaning |", "| --- | --- | --- | --- |"]
+    for name, field in Settings.model_fields.items():
+        default = field.default
+        shown: object = default.value if isinstance(default, Enum) else default
+        if field.default_factory is not None:
+            shown = "the user's cache directory"
+        elif default is None or default == ():
+            shown = "none" if "default:" not in (field.description or "") else "computed"
+        rows.append(
+            f"| `{name}` | `{ENVIRONMENT_PREFIX}{name.upper()}` | {shown} | {field.description} |"
+        )
+    return "\n".join(rows)
