@@ -1,0 +1,1 @@
+"""The node protocol without a socket: messages, their headers and bodies, their limits."""

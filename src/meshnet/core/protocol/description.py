@@ -1,0 +1,153 @@
+"""`GET /node` and `GET /sessions/{id}` as JSON, and back.
+
+Unknown keys are ignored and additive keys may be absent, so nodes of unlike versions read each
+other; what is present is checked as strictly as a request.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshnet.core.protocol.fields import Fields, print_object, read_object
+from meshnet.core.protocol.headers import dtype_of, session_id
+from meshnet.core.protocol.limits import Limits
+from meshnet.core.vocabulary import (
+    BadField,
+    Buffer,
+    Capabilities,
+    KVBytes,
+    LayerRange,
+    ModelId,
+    NodeDescription,
+    NodeId,
+    SessionDescription,
+    ShardDescription,
+)
+
+SHARDS_MAX = 64
+INSEPARABLE_MAX = 512
+
+
+def encode_node(node: NodeDescription) -> bytes:
+    """Return the JSON of `GET /node`."""
+    return print_object(node_values(node))
+
+
+def node_values(node: NodeDescription) -> dict[str, Any]:
+    return {
+        "node": node.node,
+        "wire": node.wire,
+        "pid": node.pid,
+        "ready": node.ready,
+        "device": node.device,
+        "sessions": node.sessions,
+        "sessions_max": node.sessions_max,
+        "kv_bytes": node.kv_bytes,
+        "kv_bytes_max": node.kv_bytes_max,
+        "compute_s": node.compute_s,
+        "steps": node.steps,
+        "shards": [_shard_values(shard) for shard in node.shards],
+    }
+
+
+def _shard_values(shard: ShardDescription) -> dict[str, Any]:
+    return {
+        "model": shard.model,
+        "fingerprint": shard.fingerprint,
+        "layers": str(shard.layers),
+        "layers_total": shard.layers_total,
+        "dtype": shard.dtype.value,
+        "hidden_size": shard.hidden_size,
+        "vocab_size": shard.vocab_size,
+        "context_length": shard.context_length,
+        "capabilities": {
+            "kv_cache": shard.capabilities.kv_cache,
+            "multi_token": shard.capabilities.multi_token,
+        },
+        "kv_bytes": {"per_token": shard.kv_bytes.per_token, "fixed": shard.kv_bytes.fixed},
+        "weight_bytes": shard.weight_bytes,
+        "bytes_read": shard.bytes_read,
+        "arithmetic": shard.arithmetic,
+        "inseparable": [str(run) for run in shard.inseparable],
+    }
+
+
+def decode_node(data: Buffer, limits: Limits) -> NodeDescription:
+    """Read `GET /node`. Raises BadField."""
+    fields = read_object(data, "node", limits)
+    return NodeDescription(
+        node=NodeId(fields.text("node")),
+        wire=fields.integer("wire"),
+        pid=fields.integer("pid"),
+        ready=fields.truth("ready"),
+        shards=tuple(_shard(entry) for entry in fields.objects("shards", count_max=SHARDS_MAX)),
+        sessions=fields.integer("sessions"),
+        sessions_max=fields.integer("sessions_max"),
+        kv_bytes=fields.integer("kv_bytes"),
+        kv_bytes_max=fields.integer("kv_bytes_max"),
+        compute_s=fields.number("compute_s"),
+        steps=fields.integer("steps"),
+        device=fields.text("device") if fields.has("device") else "cpu",
+    )
+
+
+def _shard(fields: Fields) -> ShardDescription:
+    capabilities = fields.object("capabilities")
+    kv_bytes = fields.object("kv_bytes")
+    layers = fields.layers("layers")
+    layers_total = fields.integer("layers_total", low=layers.stop)
+    return ShardDescription(
+        model=ModelId(fields.text("model")),
+        fingerprint=fields.text("fingerprint"),
+        layers=layers,
+        layers_total=layers_total,
+        dtype=dtype_of(fields.text("dtype"), "node.shards.dtype"),
+        hidden_size=fields.integer("hidden_size", low=1),
+        vocab_size=fields.integer("vocab_size", low=1),
+        context_length=fields.integer("context_length", low=1),
+        capabilities=Capabilities(
+            capabilities.truth("kv_cache"), capabilities.truth("multi_token")
+        ),
+        kv_bytes=KVBytes(kv_bytes.integer("per_token"), kv_bytes.integer("fixed")),
+        weight_bytes=fields.integer("weight_bytes"),
+        bytes_read=fields.integer("bytes_read"),
+        arithmetic=fields.text("arithmetic"),
+        inseparable=_inseparable(fields) if fields.has("inseparable") else (),
+    )
+
+
+def _inseparable(fields: Fields) -> tuple[LayerRange, ...]:
+    runs = []
+    for text in fields.array("inseparable", count_max=INSEPARABLE_MAX):
+        try:
+            runs.append(LayerRange.parse(text))
+        except (ValueError, TypeError):
+            raise BadField("node.shards.inseparable", "layers A-B", text) from None
+    return tuple(runs)
+
+
+def encode_session(session: SessionDescription) -> bytes:
+    """Return the JSON of `GET /sessions/{id}`."""
+    return print_object(
+        {
+            "session": session.session,
+            "layers": str(session.layers),
+            "length": session.length,
+            "prefix": session.prefix,
+            "attempt": session.attempt,
+            "kv_bytes": session.kv_bytes,
+        }
+    )
+
+
+def decode_session(data: Buffer, limits: Limits) -> SessionDescription:
+    """Read `GET /sessions/{id}`. Raises BadField."""
+    fields = read_object(data, "session", limits)
+    return SessionDescription(
+        session=session_id(fields.text("session")),
+        layers=fields.layers("layers"),
+        length=fields.integer("length"),
+        prefix=fields.text("prefix") if fields.has("prefix") else None,
+        attempt=fields.integer("attempt") if fields.has("attempt") else None,
+        kv_bytes=fields.integer("kv_bytes"),
+    )

@@ -1,0 +1,146 @@
+"""The JSON meta block: what of a step is neither a header nor tensor bytes.
+
+    {"tokens": [ids of the new positions], "sampling": {...}, "want_token": false,
+     "tensors": [{"name": "hidden", "dtype": "fp32", "shape": [1, 7, 576]}, ...]}
+
+Every key may be absent. `tensors` is there when an activation is more than one tensor named
+`hidden`. Only sampling parameters that differ from their defaults are printed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from meshnet.core.protocol.fields import Fields, print_object, read_object
+from meshnet.core.protocol.headers import dtype_of
+from meshnet.core.protocol.limits import Limits
+from meshnet.core.vocabulary import (
+    LOGIT_BIAS_MAX,
+    TOKEN_ID_MAX,
+    BadField,
+    Buffer,
+    SamplingParams,
+    TensorSpec,
+)
+
+WHERE = "meta"
+DIMENSION_MAX = 10**9 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """The meta block of one request or reply."""
+
+    tokens: tuple[int, ...] = ()
+    sampling: SamplingParams | None = None
+    want_token: bool = True
+    tensors: tuple[TensorSpec, ...] = ()
+
+
+def print_meta(meta: Meta) -> bytes:
+    """Return the block's bytes; empty if there is nothing to say."""
+    values: dict[str, Any] = {}
+    if meta.tokens:
+        values["tokens"] = meta.tokens
+    if meta.sampling is not None:
+        values["sampling"] = sampling_values(meta.sampling)
+    if not meta.want_token:
+        values["want_token"] = False
+    if meta.tensors:
+        values["tensors"] = [
+            {"name": spec.name, "dtype": spec.dtype.value, "shape": spec.shape}
+            for spec in meta.tensors
+        ]
+    return print_object(values) if values else b""
+
+
+def read_meta(data: Buffer, limits: Limits) -> Meta:
+    """Raises BadField naming the key."""
+    fields = read_object(data, WHERE, limits)
+    return Meta(
+        tokens=_tokens(fields, limits),
+        sampling=_sampling(fields.object("sampling")) if fields.has("sampling") else None,
+        want_token=fields.truth("want_token") if fields.has("want_token") else True,
+        tensors=_tensors(fields, limits) if fields.has("tensors") else (),
+    )
+
+
+def _tokens(fields: Fields, limits: Limits) -> tuple[int, ...]:
+    if not fields.has("tokens"):
+        return ()
+    return fields.integers("tokens", count_max=limits.positions, high=TOKEN_ID_MAX)
+
+
+def _tensors(fields: Fields, limits: Limits) -> tuple[TensorSpec, ...]:
+    described = fields.objects("tensors", count_max=limits.tensors)
+    specs = tuple(_tensor(entry, limits) for entry in described)
+    if len({spec.name for spec in specs}) != len(specs):
+        raise fields.refuse("tensors", "names that differ")
+    if specs and len(specs[0].shape) < 2:
+        raise fields.refuse("tensors", "a first tensor of at least 2 dimensions")
+    return specs
+
+
+def _tensor(entry: Fields, limits: Limits) -> TensorSpec:
+    name = entry.text("name", chars_max=64)
+    if _NAME.fullmatch(name) is None:
+        raise entry.refuse("name", "letters, digits, . _ -")
+    shape = entry.integers("shape", count_max=limits.dimensions, high=DIMENSION_MAX)
+    if not shape or 0 in shape:
+        raise entry.refuse("shape", f"1 to {limits.dimensions} positive sizes")
+    return TensorSpec(name, dtype_of(entry.text("dtype"), "meta.tensors.dtype"), shape)
+
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def sampling_values(sampling: SamplingParams) -> dict[str, Any]:
+    """Return what differs from the defaults, ready for JSON."""
+    values: dict[str, Any] = {}
+    for name in (*_NUMBERS, *_INTEGERS):
+        value = getattr(sampling, name)
+        if value != getattr(_DEFAULTS, name):
+            values[name] = value
+    if sampling.logit_bias:
+        values["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
+    if sampling.banned:
+        values["banned"] = sampling.banned
+    return values
+
+
+def _sampling(fields: Fields) -> SamplingParams:
+    values: dict[str, Any] = {name: fields.number(name) for name in _NUMBERS if fields.has(name)}
+    values |= {name: fields.integer(name) for name in _INTEGERS if fields.has(name)}
+    if fields.has("logit_bias"):
+        values["logit_bias"] = _logit_bias(fields.object("logit_bias"))
+    if fields.has("banned"):
+        values["banned"] = fields.integers("banned", count_max=LOGIT_BIAS_MAX, high=TOKEN_ID_MAX)
+    try:
+        return SamplingParams(**values)
+    except ValueError as error:
+        field, _, rest = str(error).partition(": expected ")
+        expected, _, got = rest.partition(", got ")
+        raise BadField(f"meta.sampling.{field}", expected, got) from None
+
+
+def _logit_bias(fields: Fields) -> tuple[tuple[int, float], ...]:
+    tokens = fields.names()
+    for token in tokens:
+        if _TOKEN_ID.fullmatch(token) is None:
+            raise BadField("meta.sampling.logit_bias", "token ids as keys", token)
+    return tuple((int(token), fields.number(token)) for token in tokens)
+
+
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
+_DEFAULTS = SamplingParams()
+_INTEGERS = ("top_k", "seed", "logprobs", "prompt_length", "banned_until")
+_NUMBERS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
