@@ -336,6 +336,7 @@ class MissReason(Enum):
     BUSY = "busy"
     CACHING_OFF = "caching_off"
     SUPERSEDED = "superseded"
+    PREEMPTED = "preempted"
     POSITION_LIMIT = "position_limit"
 
 

@@ -1,0 +1,146 @@
+"""How many bytes of KV cache a device holds over all its models, and who goes first.
+
+Whoever needs bytes takes them, in this order:
+
+    1. unpinned sessions, least recently used first;
+    2. sessions *younger* than the one that grows, the youngest first, those that run no step
+       before those that do (a running step then finds itself superseded).
+
+Seniority is the order of creation, and a session of a device can only be preempted by an older
+one. So the oldest always progresses, and each session that finishes makes another the oldest:
+sessions that together exceed the bound finish one after the other instead of evicting each other
+forever. A session that was preempted starts again as the youngest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic
+
+from meshnet.core.sessions.entry import C, Eviction, EvictionReason, SessionCacheEntry
+from meshnet.core.vocabulary import SessionId
+
+EVICTIONS_KEPT = 256
+"""Evictions remembered for telemetry until somebody asks; the counters miss none."""
+
+
+class Shelf(Generic[C]):
+    """The sessions of one shard, and why others are no longer there."""
+
+    def __init__(self, *, ttl_s: float, pin_s: float) -> None:
+        self.entries: dict[SessionId, SessionCacheEntry[C]] = {}
+        self.ttl_s = ttl_s
+        self.pin_s = pin_s
+        self.evictions: Counter[EvictionReason] = Counter()
+        self.recent: deque[Eviction] = deque(maxlen=EVICTIONS_KEPT)
+
+    def remove(self, entry: SessionCacheEntry[C], reason: EvictionReason) -> None:
+        del self.entries[entry.session]
+        self.evictions[reason] += 1
+        self.recent.append(Eviction(entry.session, reason))
+
+    def pinned(self, entry: SessionCacheEntry[C], now: float) -> bool:
+        return entry.pinned(now, self.pin_s)
+
+    def expire(self, now: float) -> None:
+        """Forget what nobody used for longer than `ttl_s`; a running step is use."""
+        for entry in list(self.entries.values()):
+            if entry.lease is None and now - entry.used_at > self.ttl_s:
+                self.remove(entry, EvictionReason.TTL)
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A session that has to go, where it is, and why."""
+
+    shelf: Shelf[Any]
+    entry: SessionCacheEntry[Any]
+    reason: EvictionReason
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Bytes that one session asks for. Nobody younger than `seniority` is in its way.
+
+    `anyone` is ADR-0022's rule: the least recently used goes, pinned or not, of any age.
+    """
+
+    bytes: int
+    seniority: int
+    keep: SessionCacheEntry[Any] | None
+    anyone: bool = False
+
+
+class ByteBudget:
+    """The bound that all shards of one device share."""
+
+    def __init__(self, bytes_max: int) -> None:
+        if bytes_max < 1:
+            raise ValueError(f"bytes_max: expected at least 1, got {bytes_max}")
+        self.bytes_max = bytes_max
+        self._shelves: list[Shelf[Any]] = []
+        self._created = 0
+
+    def add(self, shelf: Shelf[Any]) -> None:
+        self._shelves.append(shelf)
+
+    def remove(self, shelf: Shelf[Any]) -> None:
+        """Forget a shard that was unloaded, with all its sessions."""
+        self._shelves.remove(shelf)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes in use or promised on the device."""
+        return sum(entry.bytes for _, entry in self._all())
+
+    def next_created(self) -> int:
+        self._created += 1
+        return self._created
+
+    def expire(self, now: float) -> None:
+        for shelf in self._shelves:
+            shelf.expire(now)
+
+    def victims(self, claim: Claim, gone: Sequence[Victim], now: float) -> list[Victim] | None:
+        """Say who goes, beside `gone`, so that `claim` fits; None if it cannot fit now."""
+        leaving = {id(victim.entry) for victim in gone}
+        missing = self.bytes + claim.bytes - self.bytes_max
+        missing -= sum(victim.entry.bytes for victim in gone)
+        missing -= claim.keep.bytes if claim.keep is not None else 0
+        chosen: list[Victim] = []
+        for victim in self._in_order(claim, now):
+            if missing <= 0:
+                break
+            if id(victim.entry) not in leaving:
+                chosen.append(victim)
+                missing -= victim.entry.bytes
+        return chosen if missing <= 0 else None
+
+    def _in_order(self, claim: Claim, now: float) -> Iterator[Victim]:
+        others = [(shelf, entry) for shelf, entry in self._all() if entry is not claim.keep]
+        idle = [(shelf, entry) for shelf, entry in others if not shelf.pinned(entry, now)]
+        for shelf, entry in sorted(idle, key=lambda held: held[1].used_at):
+            yield Victim(shelf, entry, EvictionReason.BYTES)
+        busy = [(shelf, entry) for shelf, entry in others if shelf.pinned(entry, now)]
+        if claim.anyone:
+            for shelf, entry in sorted(busy, key=_leased_last_then_recent):
+                yield Victim(shelf, entry, EvictionReason.BYTES)
+            return
+        for shelf, entry in sorted(busy, key=_leased_last_then_oldest):
+            if entry.created > claim.seniority:
+                yield Victim(shelf, entry, EvictionReason.PREEMPTED)
+
+    def _all(self) -> Iterator[tuple[Shelf[Any], SessionCacheEntry[Any]]]:
+        for shelf in self._shelves:
+            for entry in shelf.entries.values():
+                yield shelf, entry
+
+
+def _leased_last_then_recent(held: tuple[Shelf[Any], SessionCacheEntry[Any]]) -> tuple[bool, float]:
+    return held[1].lease is not None, held[1].used_at
+
+
+def _leased_last_then_oldest(held: tuple[Shelf[Any], SessionCacheEntry[Any]]) -> tuple[bool, int]:
+    return held[1].lease is not None, -held[1].created

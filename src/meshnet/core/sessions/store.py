@@ -1,0 +1,364 @@
+"""The node's half of ADR-0022: whose decode can be served, who gets a place, who has to go.
+
+The store decides; the node obeys. Caches are opaque to it, time is an argument (monotonic
+seconds), and every rule here can be checked in microseconds.
+
+Invariants
+    * at most one lease per session: two steps never extend one cache at once;
+    * a prefill supersedes the lease still out, whose end then changes nothing;
+    * at most `sessions_max` sessions; TTL and LRU are evaluated on every access;
+    * what is refused changes nothing: room is planned first and made only if it suffices.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Generic
+
+from meshnet.core.protocol.digest import PrefixDigest
+from meshnet.core.sessions.budget import ByteBudget, Claim, Shelf, Victim
+from meshnet.core.sessions.entry import C, Eviction, EvictionReason, Lease, SessionCacheEntry
+from meshnet.core.vocabulary import (
+    KVCacheMiss,
+    LayerRange,
+    MissReason,
+    NoRoom,
+    SessionDescription,
+    SessionId,
+    StaleAttempt,
+    TooLarge,
+)
+
+RETRY_AFTER_S = 0.5
+"""A place frees by a release rather than by a pin running out, so those who wait ask often."""
+
+NEWEST = 2**62
+"""Seniority of a session that is not there yet: everybody is older."""
+
+
+class SessionCacheStore(Generic[C]):
+    """The sessions of one shard. Not thread-safe, except for `holds`."""
+
+    def __init__(
+        self,
+        *,
+        budget: ByteBudget,
+        sessions_max: int = 8,
+        ttl_s: float = 600.0,
+        pin_s: float = 5.0,
+    ) -> None:
+        if sessions_max < 1 or ttl_s <= 0 or not 0 <= pin_s <= ttl_s:
+            raise ValueError(
+                "expected sessions_max >= 1 and ttl_s >= pin_s >= 0, "
+                f"got {sessions_max}, {ttl_s}, {pin_s}"
+            )
+        self._budget = budget
+        self._sessions_max = sessions_max
+        self._shelf: Shelf[C] = Shelf(ttl_s=ttl_s, pin_s=pin_s)
+        budget.add(self._shelf)
+
+    def reserve(
+        self,
+        session: SessionId,
+        *,
+        layers: LayerRange,
+        bytes_needed: int,
+        attempt: int | None,
+        now: float,
+    ) -> None:
+        """Take a place and promise it `bytes_needed` bytes; it counts as touched now.
+
+        Raises:
+            NoRoom: no place or bytes now; TooLarge: never; StaleAttempt.
+        """
+        self._budget.expire(now)
+        entry = self._shelf.entries.get(session)
+        if entry is not None:
+            _refuse_older(entry, attempt)
+        state_bytes = 0 if entry is None else entry.state_bytes
+        self._check_bound(bytes_needed)
+        entry = self._place(session, layers, max(bytes_needed, state_bytes), anyone=False, now=now)
+        entry.used_at = now
+        entry.reserved_bytes = bytes_needed
+        if not entry.prefilled:
+            entry.layers = layers
+            entry.attempt = entry.attempt if attempt is None else attempt
+
+    def prefill(
+        self,
+        session: SessionId,
+        *,
+        layers: LayerRange,
+        tokens: int,
+        attempt: int | None,
+        wire: int,
+        bytes_needed: int,
+        now: float,
+    ) -> Lease[C]:
+        """Start `session` afresh, superseding whatever step of it still runs.
+
+        Args:
+            wire: 0 for an ADR-0022 head, which knows no refusal: the least recently used
+                session makes room, pinned or not.
+            bytes_needed: bytes the session will hold after this step.
+
+        Raises:
+            StaleAttempt: a newer attempt, or a prefill of this one, was here before.
+            NoRoom: no place or bytes now; TooLarge: never.
+        """
+        self._budget.expire(now)
+        entry = self._shelf.entries.get(session)
+        if entry is not None:
+            _refuse_older(entry, attempt)
+            _refuse_duplicate(entry, attempt)
+        self._check_bound(bytes_needed)
+        reserved = 0 if entry is None else entry.reserved_bytes
+        entry = self._place(session, layers, max(bytes_needed, reserved), anyone=wire == 0, now=now)
+        entry.layers, entry.attempt, entry.prefilled = layers, attempt, True
+        entry.length, entry.digest, entry.state, entry.state_bytes = 0, None, None, 0
+        entry.used_at = now
+        entry.lease = Lease(session, layers, 0, tokens, None, PrefixDigest(), bytes_needed)
+        return entry.lease
+
+    def decode(
+        self,
+        session: SessionId,
+        *,
+        layers: LayerRange,
+        past_length: int,
+        tokens: int,
+        prefix: str | None,
+        attempt: int | None,
+        bytes_needed: int,
+        now: float,
+    ) -> Lease[C]:
+        """Lease `session` for `tokens` more positions.
+
+        Args:
+            past_length: positions the head believes are cached here.
+            prefix: digest of their ids; absent means ADR-0022's rule, length only.
+            bytes_needed: bytes the session will hold after this step.
+
+        Raises:
+            KVCacheMiss: it cannot be served; the head answers with one prefill.
+            TooLarge: the session outgrew the whole bound; no prefill helps.
+        """
+        self._budget.expire(now)
+        entry = self._extensible(session, layers, past_length, prefix, attempt)
+        self._check_bound(bytes_needed)
+        self._grow(entry, bytes_needed, now)
+        entry.used_at = now
+        entry.lease = Lease(
+            session,
+            layers,
+            past_length,
+            past_length + tokens,
+            entry.state,
+            entry.digest,
+            bytes_needed,
+        )
+        return entry.lease
+
+    def commit(
+        self, lease: Lease[C], *, state: C, ids: Sequence[int], state_bytes: int, now: float
+    ) -> bool:
+        """Record that every layer now holds the leased positions, and what they take.
+
+        Bytes beyond what was estimated are granted; the next step that grows pays for them.
+
+        Args:
+            ids: of the new positions; empty if the head sent none, and then no digest is kept.
+
+        Returns:
+            False: superseded. The result must be discarded; the cache here is another step's.
+        """
+        self._budget.expire(now)
+        entry = self._leased(lease)
+        if entry is None:
+            return False
+        complete = len(ids) == lease.length_after - lease.length_before
+        known = lease.digest is not None and complete
+        entry.digest = lease.digest.extend(ids) if lease.digest is not None and known else None
+        entry.length, entry.state, entry.state_bytes = lease.length_after, state, state_bytes
+        entry.lease, entry.used_at = None, now
+        return True
+
+    def abandon(self, lease: Lease[C], reason: EvictionReason = EvictionReason.TORN) -> bool:
+        """Forget the session: a step that failed midway leaves layers of unequal length.
+
+        False: superseded; the cache here belongs to another step and stays.
+        """
+        entry = self._leased(lease)
+        if entry is None:
+            return False
+        self._shelf.remove(entry, reason)
+        return True
+
+    def withdraw(self, lease: Lease[C]) -> bool:
+        """Give a lease back whose step never started: the session is as it was before.
+
+        A prefill leaves an empty place, and may be sent again. False: superseded.
+        """
+        entry = self._leased(lease)
+        if entry is None:
+            return False
+        entry.lease = None
+        if lease.state is None:
+            entry.prefilled = False
+        return True
+
+    def release(self, session: SessionId, now: float) -> bool:
+        """Forget a session its head no longer needs, running step or not. False: not here."""
+        self._budget.expire(now)
+        entry = self._shelf.entries.get(session)
+        if entry is None:
+            return False
+        self._shelf.remove(entry, EvictionReason.RELEASED)
+        return True
+
+    def describe(self, session: SessionId, now: float) -> SessionDescription | None:
+        self._budget.expire(now)
+        entry = self._shelf.entries.get(session)
+        return None if entry is None else entry.describe()
+
+    def holds(self, lease: Lease[C]) -> bool:
+        """Whether the step of `lease` is still wanted. One look-up; any thread may ask."""
+        return self._leased(lease) is not None
+
+    def sessions(self, now: float) -> tuple[SessionDescription, ...]:
+        self._budget.expire(now)
+        return tuple(entry.describe() for entry in self._shelf.entries.values())
+
+    @property
+    def evictions(self) -> Counter[EvictionReason]:
+        """How many sessions left, by reason, since the start."""
+        return Counter(self._shelf.evictions)
+
+    def take_evictions(self) -> list[Eviction]:
+        """Hand over who left since the last call, the latest few hundred at most."""
+        taken = list(self._shelf.recent)
+        self._shelf.recent.clear()
+        return taken
+
+    def close(self) -> None:
+        """Forget every session; the shard was unloaded."""
+        self._budget.remove(self._shelf)
+        self._shelf.entries.clear()
+
+    def check_integrity(self) -> None:
+        """Assert what must hold between any two calls."""
+        entries = self._shelf.entries
+        assert len(entries) <= self._sessions_max, f"{len(entries)} sessions"
+        assert len({entry.created for entry in entries.values()}) == len(entries)
+        for session, entry in entries.items():
+            assert entry.session == session
+            assert min(entry.bytes, entry.length, entry.state_bytes) >= 0
+            assert (entry.state is None) == (entry.length == 0), f"{session}: state without length"
+            assert entry.digest is None or entry.digest.length == entry.length
+            assert entry.lease is None or entry.lease.session == session
+            assert entry.lease is None or entry.lease.length_before == entry.length
+            assert entry.prefilled or entry.state is None
+
+    def _leased(self, lease: Lease[C]) -> SessionCacheEntry[C] | None:
+        entry = self._shelf.entries.get(lease.session)
+        return entry if entry is not None and entry.lease is lease else None
+
+    def _check_bound(self, bytes_needed: int) -> None:
+        if bytes_needed > self._budget.bytes_max:
+            bound = f"a session of at most {self._budget.bytes_max} bytes of KV cache"
+            raise TooLarge("tokens", bound, bytes_needed)
+
+    def _extensible(
+        self,
+        session: SessionId,
+        layers: LayerRange,
+        past_length: int,
+        prefix: str | None,
+        attempt: int | None,
+    ) -> SessionCacheEntry[C]:
+        """Return the entry if a step may extend it at `past_length`. Raises KVCacheMiss."""
+        entry = self._shelf.entries.get(session)
+        if entry is None:
+            raise KVCacheMiss(MissReason.UNKNOWN_SESSION, "no such session here")
+        if attempt is not None and entry.attempt is not None and attempt != entry.attempt:
+            raise _differs(MissReason.ATTEMPT, "attempt", attempt, entry.attempt)
+        if entry.lease is not None:
+            raise KVCacheMiss(MissReason.BUSY, "another step of this session is running")
+        if entry.state is None:
+            raise KVCacheMiss(MissReason.UNKNOWN_SESSION, "the session has a place but no prefill")
+        if layers != entry.layers:
+            raise _differs(MissReason.START_LAYER, "layers", layers, entry.layers)
+        if past_length != entry.length:
+            raise _differs(MissReason.PAST_LENGTH, "past length", past_length, entry.length)
+        held = None if entry.digest is None else entry.digest.hex
+        if prefix is not None and prefix != held:
+            raise _differs(MissReason.PREFIX, "prefix", prefix, held)
+        return entry
+
+    def _grow(self, entry: SessionCacheEntry[C], bytes_needed: int, now: float) -> None:
+        """Find room for an old session's next positions, or preempt the session itself."""
+        if bytes_needed <= entry.bytes:
+            return
+        claim = Claim(bytes_needed, entry.created, entry)
+        victims = self._budget.victims(claim, (), now)
+        if victims is None:
+            self._shelf.remove(entry, EvictionReason.PREEMPTED)
+            raise KVCacheMiss(MissReason.PREEMPTED, "older sessions need the bytes")
+        _evict(victims)
+
+    def _place(
+        self, session: SessionId, layers: LayerRange, bytes_needed: int, *, anyone: bool, now: float
+    ) -> SessionCacheEntry[C]:
+        """Return the session's entry, made if need be, with room for its bytes. Raises NoRoom."""
+        entry = self._shelf.entries.get(session)
+        if entry is not None and bytes_needed <= entry.bytes:
+            return entry
+        out_of_the_way = self._count_victim(now, anyone=anyone) if entry is None else []
+        seniority = NEWEST if entry is None else entry.created
+        claim = Claim(bytes_needed, seniority, entry, anyone=anyone)
+        victims = self._budget.victims(claim, out_of_the_way, now)
+        if victims is None:
+            raise NoRoom(
+                f"no room for {bytes_needed} bytes: {self._budget.bytes} of "
+                f"{self._budget.bytes_max} are taken",
+                RETRY_AFTER_S,
+            )
+        _evict([*out_of_the_way, *victims])
+        if entry is None:
+            entry = SessionCacheEntry(session, layers, self._budget.next_created(), now)
+            self._shelf.entries[session] = entry
+        return entry
+
+    def _count_victim(self, now: float, *, anyone: bool) -> list[Victim]:
+        """Say who frees a place for one more session, if one is needed. Raises NoRoom."""
+        entries = self._shelf.entries.values()
+        if len(entries) < self._sessions_max:
+            return []
+        if anyone:
+            candidates = [entry for entry in entries if entry.lease is None] or list(entries)
+        else:
+            candidates = [entry for entry in entries if not self._shelf.pinned(entry, now)]
+        if not candidates:
+            raise NoRoom(f"all {self._sessions_max} places are taken", RETRY_AFTER_S)
+        victim = min(candidates, key=lambda entry: entry.used_at)
+        return [Victim(self._shelf, victim, EvictionReason.LRU)]
+
+
+def _evict(victims: Sequence[Victim]) -> None:
+    for victim in victims:
+        victim.shelf.remove(victim.entry, victim.reason)
+
+
+def _refuse_older(entry: SessionCacheEntry[C], attempt: int | None) -> None:
+    if attempt is not None and entry.attempt is not None and attempt < entry.attempt:
+        raise StaleAttempt(f"attempt {attempt} is older than {entry.attempt}")
+
+
+def _refuse_duplicate(entry: SessionCacheEntry[C], attempt: int | None) -> None:
+    if attempt is not None and attempt == entry.attempt and entry.prefilled:
+        raise StaleAttempt(f"attempt {attempt} was prefilled before")
+
+
+def _differs(reason: MissReason, what: str, asked: object, held: object) -> KVCacheMiss:
+    return KVCacheMiss(reason, f"{what}: asked for {asked}, session holds {held}")
