@@ -1,0 +1,1 @@
+"""One generation as machines: events in, actions out. See machine.py and admission.py."""

@@ -1,0 +1,96 @@
+"""What a generation cost, hop by hop. Counts only; decides nothing.
+
+Wire seconds are the head's waiting time less the node's compute time, so they hold
+transport, queueing and (de)coding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from meshnet.core.vocabulary import Activation, Hop, LayerRange, NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class HopStats:
+    node: NodeId
+    layers: LayerRange
+    steps: int
+    bytes_out: int
+    """Activation bytes sent, token ids (4 bytes each) included; headers are not counted."""
+    bytes_in: int
+    wire_s: float
+    compute_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationStats:
+    prompt_tokens: int
+    completion_tokens: int
+    prefills: int
+    refills: int
+    ttft_s: float | None
+    duration_s: float
+    hops: tuple[HopStats, ...]
+
+
+@dataclass(slots=True)
+class HopAccount:
+    """Running sums of one hop."""
+
+    steps: int = 0
+    bytes_out: int = 0
+    bytes_in: int = 0
+    waited_s: float = 0.0
+    compute_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Accounts:
+    """Running sums of one generation; a hop appears once however often it is left and rejoined."""
+
+    prefills: int = 0
+    refills: int = 0
+    started_at: float | None = None
+    first_token_at: float | None = None
+    hops: dict[Hop, HopAccount] = field(default_factory=dict)
+
+    def asked(self, hop: Hop, *, tokens: int, activation: Activation | None) -> None:
+        account = self.hops.setdefault(hop, HopAccount())
+        account.steps += 1
+        account.bytes_out += 4 * tokens + (0 if activation is None else len(activation.data))
+
+    def answered(self, hop: Hop, *, bytes_in: int, waited_s: float, compute_us: int) -> None:
+        account = self.hops.setdefault(hop, HopAccount())
+        account.bytes_in += bytes_in
+        account.waited_s += waited_s
+        account.compute_s += compute_us / 1e6
+
+    def emitted(self, now: float) -> None:
+        if self.first_token_at is None:
+            self.first_token_at = now
+
+    def stats(self, *, prompt_tokens: int, completion_tokens: int, now: float) -> GenerationStats:
+        started = now if self.started_at is None else self.started_at
+        first = self.first_token_at
+        return GenerationStats(
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            prefills=self.prefills,
+            refills=self.refills,
+            ttft_s=None if first is None else first - started,
+            duration_s=now - started,
+            hops=tuple(_closed(hop, account) for hop, account in self.hops.items()),
+        )
+
+
+def _closed(hop: Hop, account: HopAccount) -> HopStats:
+    return HopStats(
+        node=hop.node,
+        layers=hop.layers,
+        steps=account.steps,
+        bytes_out=account.bytes_out,
+        bytes_in=account.bytes_in,
+        wire_s=max(account.waited_s - account.compute_s, 0.0),
+        compute_s=account.compute_s,
+    )

@@ -1,0 +1,410 @@
+"""One generation, as the head sees it: events in, actions out, no I/O (ADR-0022, ADR-0023).
+
+    idle -started-> asking -token-> delivering -delivered-> asking ... -> done
+                      |  ^
+          refused:    |  |  tick: refill
+          wait        +--+--> waiting
+          lost, moved +--+--> rerouting -rerouted-> refill
+
+A step walks the route hop by hop. Any miss or loss sets the cached length back to zero and the
+next step is a prefill of all ids so far, under the same session id and a higher attempt:
+the recovery path is the starting path. How much the caches are trusted only falls (sequence.py).
+
+Invariants
+    * at most one question is open; an answer to any other is ignored;
+    * a token is emitted once and never changes; exactly one Finish or Fail ends a generation
+      that is not cancelled, and nothing follows it;
+    * every state but idle and done has a deadline; recoveries are bounded (limits.py);
+    * nothing a peer sends and no order of events raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import assert_never
+
+from meshnet.core.generation.accounting import Accounts, GenerationStats
+from meshnet.core.generation.limits import GenerationLimits, RecoveryBudget
+from meshnet.core.generation.refusals import Verdict, failure_of, verdict_of
+from meshnet.core.generation.requests import activation_bytes, is_answer, request_for
+from meshnet.core.generation.sequence import CacheUse, Step, TokenSequence
+from meshnet.core.generation.states import (
+    Asking,
+    Delivering,
+    Done,
+    GenerationSpec,
+    Idle,
+    Rerouting,
+    State,
+    Waiting,
+)
+from meshnet.core.generation.transcript import (
+    Cancelled,
+    Delivered,
+    Emit,
+    Fail,
+    FailureCode,
+    Finish,
+    FinishReason,
+    Forward,
+    GenerationAction,
+    GenerationEvent,
+    Lost,
+    NoRoute,
+    Refilling,
+    RefillReason,
+    Release,
+    Replied,
+    Reroute,
+    Rerouted,
+    Started,
+    StepRef,
+    Tick,
+)
+from meshnet.core.protocol.messages import (
+    ActivationReply,
+    Mode,
+    Refusal,
+    Reply,
+    TokenReply,
+)
+from meshnet.core.vocabulary import (
+    Activation,
+    Hop,
+    NodeId,
+    Route,
+    SampledToken,
+)
+
+Actions = list[GenerationAction]
+
+
+class Generation:
+    """Drive one prompt to one completion.
+
+    `encode_text` turns the text of a tail that names no token id into ids (ADR-0022's fleet before
+    `token_id`): only such tails need it, and text drift is theirs alone. It may give several ids,
+    each of which counts as a token; none means that the text ended. `jitter` gives numbers in
+    [0, 1) and spreads the waits.
+    """
+
+    def __init__(
+        self,
+        spec: GenerationSpec,
+        route: Route,
+        *,
+        limits: GenerationLimits,
+        encode_text: Callable[[str], tuple[int, ...]],
+        jitter: Callable[[], float],
+    ) -> None:
+        self._spec, self._route, self._limits = spec, route, limits
+        self._encode_text, self._jitter = encode_text, jitter
+        use = CacheUse.CACHED if route.kv_cache else CacheUse.NONE
+        self._sequence = TokenSequence(spec.prompt, use)
+        self._sampling = replace(spec.sampling, prompt_length=len(spec.prompt))
+        self._budget = RecoveryBudget(limits)
+        self._accounts = Accounts()
+        self._attempt = self._step = 0
+        self._touched: dict[NodeId, None] = {}
+        if spec.reserved:
+            self._touched = {hop.node: None for hop in route.hops}
+        self._state: State = Idle()
+
+    @property
+    def done(self) -> bool:
+        return isinstance(self._state, Done)
+
+    @property
+    def cache_use(self) -> CacheUse:
+        return self._sequence.use
+
+    def stats(self, now: float) -> GenerationStats:
+        return self._accounts.stats(
+            prompt_tokens=self._sequence.prompt_length,
+            completion_tokens=self._sequence.generated,
+            now=now,
+        )
+
+    def deadline(self) -> float | None:
+        """The time at which the machine must be ticked if nothing else happened before."""
+        match self._state:
+            case Done():
+                return None
+            case Asking(forward, _, asked_at):
+                own: float | None = asked_at + forward.timeout_s
+            case Waiting(until, _):
+                own = until
+            case Rerouting(ask_at=ask_at):
+                own = ask_at
+            case _:
+                own = None
+        times = (own, self._budget.recover_by, self._spec.deadline_at)
+        return min(time for time in times if time is not None)
+
+    def handle(self, event: GenerationEvent, now: float) -> Actions:
+        if isinstance(self._state, Done):
+            return []
+        match event:
+            case Started():
+                return self._started(now)
+            case Delivered():
+                return self._ask_step(now) if isinstance(self._state, Delivering) else []
+            case Replied(ref, reply, bytes_in):
+                return self._replied(ref, reply, bytes_in, now)
+            case Lost(ref, reason):
+                asking = self._open_question(ref)
+                return [] if asking is None else self._lose(asking.forward.hop, reason, now)
+            case Rerouted(route):
+                return self._rerouted(route, now)
+            case NoRoute(message):
+                return self._no_route(message, now)
+            case Tick():
+                return self._tick(now)
+            case Cancelled():
+                return self._end([])
+            case _:
+                assert_never(event)
+
+    # --- events -------------------------------------------------------------------------------
+
+    def _started(self, now: float) -> Actions:
+        if not isinstance(self._state, Idle):
+            return []
+        self._accounts.started_at = now
+        return self._ask_step(now)
+
+    def _replied(self, ref: StepRef, reply: Reply, bytes_in: int, now: float) -> Actions:
+        asking = self._open_question(ref)
+        if asking is None:
+            return []
+        compute_us = 0 if isinstance(reply, Refusal) else reply.compute_us
+        self._accounts.answered(
+            asking.forward.hop,
+            bytes_in=bytes_in or activation_bytes(reply),
+            waited_s=now - asking.asked_at,
+            compute_us=compute_us,
+        )
+        if isinstance(reply, Refusal):
+            return self._refused(asking, reply, now)
+        is_tail = ref.hop + 1 == len(self._route.hops)
+        if not is_answer(reply, tokens=len(asking.step.tokens), is_tail=is_tail):
+            return self._lose(asking.forward.hop, "answered something else than was asked", now)
+        return self._answered(asking, reply, now)
+
+    def _rerouted(self, route: Route, now: float) -> Actions:
+        if not isinstance(self._state, Rerouting):
+            return []
+        self._route = route
+        if not route.kv_cache:
+            self._sequence.degrade(CacheUse.NONE)
+        return self._refill(self._state.refill, now)
+
+    def _no_route(self, message: str, now: float) -> Actions:
+        state = self._state
+        if not isinstance(state, Rerouting) or state.ask_at is not None:
+            return []
+        delay_s = self._limits.reroute.delay_s(state.tries, jitter=self._jitter())
+        self._state = replace(state, tries=state.tries + 1, ask_at=now + delay_s, message=message)
+        return []
+
+    def _tick(self, now: float) -> Actions:
+        recover_by = self._budget.recover_by
+        if now >= self._spec.deadline_at or (recover_by is not None and now >= recover_by):
+            return self._out_of_time(now)
+        match self._state:
+            case Asking(forward, _, asked_at) if now >= asked_at + forward.timeout_s:
+                return self._lose(forward.hop, f"no answer in {forward.timeout_s:.3g} s", now)
+            case Waiting(until, _) if now >= until:
+                return self._refill(RefillReason.WAITED, now)
+            case Rerouting(ask=ask, ask_at=ask_at) if ask_at is not None and now >= ask_at:
+                self._state = replace(self._state, ask_at=None)
+                return [ask]
+            case _:
+                return []
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def _answered(self, asking: Asking, reply: ActivationReply | TokenReply, now: float) -> Actions:
+        step, request = asking.step, asking.forward.request
+        if request.mode is not Mode.STATELESS and reply.cached != step.length_after:
+            if reply.cached is not None or request.mode is Mode.DECODE:
+                return self._missed(f"holds {reply.cached} positions", now)
+            # A prefill without confirmation: an older node, which would run a decode statelessly
+            # and answer 200. Its answer to a whole prefill is right all the same.
+            self._sequence.degrade(CacheUse.EACH_STEP)
+            if not step.want_token:
+                return self._refill(RefillReason.DEGRADED, now)
+        if isinstance(reply, ActivationReply):
+            return self._ask_hop(step, asking.forward.ref.hop + 1, reply.activation, now)
+        return self._complete(step, reply, now)
+
+    def _complete(self, step: Step, reply: TokenReply, now: float) -> Actions:
+        self._sequence.commit(step)
+        if not step.want_token:
+            return self._ask_step(now)
+        if reply.token is not None:
+            tokens: tuple[SampledToken, ...] = (reply.token,)
+        else:
+            self._sequence.degrade(CacheUse.EACH_STEP)
+            tokens = tuple(SampledToken(token_id) for token_id in self._encode_text(reply.text))
+        emitted: Actions = []
+        for token in tokens:
+            self._sequence.append(token.token_id)
+            self._accounts.emitted(now)
+            emitted.append(Emit(token))
+            ended = self._spec.stop.after(token.token_id, generated=self._sequence.generated)
+            if ended is not None:
+                return self._end([*emitted, Finish(ended, self.stats(now))])
+        if not tokens:
+            return self._end([Finish(FinishReason.STOP, self.stats(now))])
+        self._budget.progress()
+        self._state = Delivering()
+        return emitted
+
+    # --- refusals and recovery ----------------------------------------------------------------
+
+    def _refused(self, asking: Asking, refusal: Refusal, now: float) -> Actions:
+        hop = asking.forward.hop
+        match verdict_of(refusal, asking.forward.request.mode):
+            case Verdict.MISS:
+                return self._missed(refusal.message, now)
+            case Verdict.CACHING_OFF:
+                self._sequence.degrade(CacheUse.NONE)
+                return self._refill(RefillReason.DEGRADED, now)
+            case Verdict.STALE:
+                self._attempt += self._limits.attempt_jump
+                return self._recover(RefillReason.STALE, refusal.message, now)
+            case Verdict.WAIT:
+                return self._wait(refusal, now)
+            case Verdict.MOVED:
+                return self._reroute(None, RefillReason.MOVED, refusal.message, now)
+            case Verdict.LOST:
+                return self._lose(hop, f"{refusal.code.wire_name}: {refusal.message}", now)
+            case Verdict.FATAL:
+                message = f"{hop.node}: {refusal.code.wire_name}: {refusal.message}"
+                return self._end([Fail(failure_of(refusal), message, refusal.retry_after_s)])
+
+    def _missed(self, why: str, now: float) -> Actions:
+        return self._recover(RefillReason.MISS, why, now)
+
+    def _recover(self, reason: RefillReason, why: str, now: float) -> Actions:
+        exhausted = self._spend(now)
+        if exhausted is not None:
+            return self._end([Fail(FailureCode.UPSTREAM, f"{exhausted}; last: {why}")])
+        return self._refill(reason, now)
+
+    def _wait(self, refusal: Refusal, now: float) -> Actions:
+        exhausted = self._budget.spend_wait(self._sequence.generated)
+        if exhausted is not None:
+            message = f"{exhausted}; last: {refusal.message}"
+            return self._end([Fail(FailureCode.OVERLOADED, message, refusal.retry_after_s)])
+        delay_s = self._limits.busy.delay_s(
+            self._budget.waits - 1,
+            jitter=self._jitter(),
+            at_least_s=self._limits.asked_wait_s(refusal.retry_after_s),
+        )
+        self._sequence.forget_cached()
+        self._state = Waiting(now + delay_s, refusal)
+        return []
+
+    def _lose(self, hop: Hop, why: str, now: float) -> Actions:
+        return self._reroute(hop, RefillReason.LOST, f"{hop.node}: {why}", now)
+
+    def _reroute(self, lost: Hop | None, reason: RefillReason, why: str, now: float) -> Actions:
+        if self._remaining_s(now) <= 0.0:
+            return self._out_of_time(now)
+        exhausted = self._spend(now)
+        if exhausted is not None:
+            return self._end([Fail(FailureCode.UPSTREAM, f"{exhausted}; last: {why}")])
+        ask = Reroute(lost, why)
+        # A second loss in a row waits first: a node that dies on every step is not hammered.
+        repeated = self._budget.streak - 2
+        if repeated < 0:
+            self._state = Rerouting(ask, reason, tries=0, ask_at=None, message=why)
+            return [ask]
+        delay_s = self._limits.reroute.delay_s(repeated, jitter=self._jitter())
+        self._state = Rerouting(ask, reason, tries=0, ask_at=now + delay_s, message=why)
+        return []
+
+    def _spend(self, now: float) -> str | None:
+        allowance_s = self._limits.step.of(self._sequence.length) * len(self._route.hops)
+        return self._budget.spend_refill(self._sequence.generated, now, allowance_s)
+
+    def _refill(self, reason: RefillReason, now: float) -> Actions:
+        self._sequence.forget_cached()
+        self._accounts.refills += 1
+        asked = self._ask_step(now)
+        if self.done:
+            return asked
+        return [Refilling(reason, self._attempt), *asked]
+
+    # --- questions ----------------------------------------------------------------------------
+
+    def _ask_step(self, now: float) -> Actions:
+        chunk = self._limits.prefill_chunk if self._route.multi_token else self._sequence.length
+        step = self._sequence.next_step(chunk=chunk)
+        self._step += 1
+        if step.mode is not Mode.DECODE:
+            self._attempt += 1
+            self._accounts.prefills += 1
+        return self._ask_hop(step, 0, None, now)
+
+    def _ask_hop(
+        self, step: Step, index: int, activation: Activation | None, now: float
+    ) -> Actions:
+        timeout_s = min(self._limits.step.of(len(step.tokens)), self._remaining_s(now))
+        if timeout_s <= 0.0:
+            return self._out_of_time(now)
+        hop = self._route.hops[index]
+        request = request_for(
+            step,
+            session=self._spec.session,
+            model=self._route.model,
+            layers=hop.layers,
+            attempt=self._attempt,
+            sampling=self._sampling,
+            activation=activation,
+            timeout_s=timeout_s,
+            trace=self._spec.trace,
+        )
+        forward = Forward(
+            StepRef(self._attempt, self._step, index),
+            hop,
+            request,
+            timeout_s,
+        )
+        if step.mode is not Mode.STATELESS:
+            self._touched[hop.node] = None
+        self._accounts.asked(hop, tokens=len(step.tokens), activation=activation)
+        self._state = Asking(forward, step, now)
+        return [forward]
+
+    def _open_question(self, ref: StepRef) -> Asking | None:
+        state = self._state
+        return state if isinstance(state, Asking) and state.forward.ref == ref else None
+
+    # --- time and the end ---------------------------------------------------------------------
+
+    def _remaining_s(self, now: float) -> float:
+        recover_by = self._budget.recover_by
+        until = self._spec.deadline_at
+        return (until if recover_by is None else min(until, recover_by)) - now
+
+    def _out_of_time(self, now: float) -> Actions:
+        match self._state:
+            case Waiting(_, refusal):
+                message, retry_s = refusal.message, refusal.retry_after_s
+                return self._end([Fail(FailureCode.OVERLOADED, message, retry_s)])
+            case Rerouting(message=message):
+                return self._end([Fail(FailureCode.NO_ROUTE, message)])
+        if now >= self._spec.deadline_at:
+            return self._end([Fail(FailureCode.TIMEOUT, "the request's deadline has passed")])
+        return self._end([Fail(FailureCode.UPSTREAM, "no new token in the time for recovery")])
+
+    def _end(self, last: Actions) -> Actions:
+        """Release comes first: a consumer that leaves after the last token cannot prevent it."""
+        self._state = Done()
+        if not self._touched:
+            return last
+        return [Release(self._spec.session, tuple(self._touched)), *last]

@@ -1,0 +1,68 @@
+"""How a step is put to one hop, and which replies can be its answer. Pure functions."""
+
+from __future__ import annotations
+
+from meshnet.core.generation.sequence import Step
+from meshnet.core.protocol.messages import (
+    ActivationReply,
+    ForwardRequest,
+    Mode,
+    Reply,
+    TokenReply,
+)
+from meshnet.core.vocabulary import (
+    TOKEN_ID_MAX,
+    WIRE_VERSION,
+    Activation,
+    LayerRange,
+    ModelId,
+    SamplingParams,
+    SessionId,
+)
+
+
+def request_for(
+    step: Step,
+    *,
+    session: SessionId,
+    model: ModelId,
+    layers: LayerRange,
+    attempt: int,
+    sampling: SamplingParams,
+    activation: Activation | None,
+    timeout_s: float,
+    trace: str | None,
+) -> ForwardRequest:
+    """Word `step` for the hop that runs `layers`; `activation` is None for the first hop.
+
+    The new ids go to every hop: a tail keeps them as its history. Sampling parameters travel
+    with whatever starts a state, so never with a decode.
+    """
+    return ForwardRequest(
+        mode=step.mode,
+        session=session,
+        past_length=step.past_length,
+        layers=layers,
+        model=model,
+        attempt=None if step.mode is Mode.STATELESS else attempt,
+        prefix=step.prefix,
+        deadline_ms=max(int(timeout_s * 1000), 1),
+        wire=WIRE_VERSION,
+        tokens=step.tokens,
+        sampling=None if step.mode is Mode.DECODE else sampling,
+        want_token=step.want_token,
+        activation=activation,
+        trace=trace,
+    )
+
+
+def is_answer(reply: ActivationReply | TokenReply, *, tokens: int, is_tail: bool) -> bool:
+    """Tell whether `reply` can answer a step of `tokens` positions: right kind, right length."""
+    if isinstance(reply, TokenReply):
+        return is_tail and (reply.token is None or 0 <= reply.token.token_id <= TOKEN_ID_MAX)
+    shape = reply.activation.hidden.shape
+    return not is_tail and (len(shape) < 2 or shape[-2] == tokens)
+
+
+def activation_bytes(reply: Reply) -> int:
+    return len(reply.activation.data) if isinstance(reply, ActivationReply) else 0

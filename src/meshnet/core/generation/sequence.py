@@ -1,0 +1,108 @@
+"""What a generation knows of its tokens, how many of them the nodes hold, and what to send next.
+
+    ids       p p p p p p g g          prompt, then generated; grows, never changes
+    cached    ------->|                positions every hop has confirmed
+    next step         p p p            the first `chunk` of the rest; it wants a token
+                                       only if nothing is left after it
+
+One rule serves first prefill, further chunks, decode and refill: a refill only
+sets `cached` back to 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from meshnet.core.protocol.digest import PrefixDigest
+from meshnet.core.protocol.messages import Mode
+
+
+class CacheUse(Enum):
+    """How much a generation trusts its route's caches. It only ever falls.
+
+    CACHED      every hop confirms what it holds: prefill once, then decode.
+    EACH_STEP   some hop confirms nothing (an older node) or its tail names no token: prefill
+                every step, as ADR-0022 has it. Its cost is the old cost, its tokens are right.
+    NONE        some hop cannot cache: stateless requests only, on the whole route.
+    """
+
+    CACHED = 0
+    EACH_STEP = 1
+    NONE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One traversal: `tokens` are the ids of its new positions."""
+
+    mode: Mode
+    past_length: int
+    tokens: tuple[int, ...]
+    want_token: bool
+    prefix: str | None
+
+    @property
+    def length_after(self) -> int:
+        return self.past_length + len(self.tokens)
+
+
+class TokenSequence:
+    """The accumulated ids and the confirmed length. Private to one generation."""
+
+    def __init__(self, prompt: tuple[int, ...], use: CacheUse) -> None:
+        if not prompt:
+            raise ValueError("prompt: expected at least one token")
+        self._ids = list(prompt)
+        self._prompt_length = len(prompt)
+        self._digest = PrefixDigest()
+        self._use = use
+
+    @property
+    def use(self) -> CacheUse:
+        return self._use
+
+    @property
+    def length(self) -> int:
+        return len(self._ids)
+
+    @property
+    def generated(self) -> int:
+        return len(self._ids) - self._prompt_length
+
+    @property
+    def prompt_length(self) -> int:
+        return self._prompt_length
+
+    def degrade(self, use: CacheUse) -> None:
+        """Trust the caches no more than `use` from now on."""
+        if use.value > self._use.value:
+            self._use = use
+            self.forget_cached()
+
+    def forget_cached(self) -> None:
+        self._digest = PrefixDigest()
+
+    def append(self, token_id: int) -> None:
+        self._ids.append(token_id)
+
+    def commit(self, step: Step) -> None:
+        """Every hop confirmed `step`: its positions are cached."""
+        if self._use is CacheUse.CACHED:
+            assert step.past_length == self._digest.length
+            self._digest = self._digest.extend(step.tokens)
+
+    def next_step(self, *, chunk: int) -> Step:
+        """Say what to send next: at most `chunk` positions where the caches are used."""
+        if self._use is not CacheUse.CACHED:
+            mode = Mode.PREFILL if self._use is CacheUse.EACH_STEP else Mode.STATELESS
+            return Step(mode, 0, tuple(self._ids), want_token=True, prefix=None)
+        past = self._digest.length
+        tokens = tuple(self._ids[past : past + chunk])
+        return Step(
+            Mode.DECODE if past else Mode.PREFILL,
+            past,
+            tokens,
+            want_token=past + len(tokens) == len(self._ids),
+            prefix=self._digest.hex if past else None,
+        )

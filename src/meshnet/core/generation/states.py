@@ -1,0 +1,67 @@
+"""What a generation is given, and the states its machine can be in. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshnet.core.generation.sequence import Step
+from meshnet.core.generation.stopping import StopRules
+from meshnet.core.generation.transcript import Forward, RefillReason, Reroute
+from meshnet.core.protocol.messages import Refusal
+from meshnet.core.vocabulary import SamplingParams, SessionId
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationSpec:
+    """What one generation is asked for. `deadline_at` is on the clock that `now` is read from."""
+
+    session: SessionId
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    stop: StopRules
+    deadline_at: float
+    reserved: bool = False
+    """The route's nodes hold a place for the session: they are released even if never asked."""
+    trace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Not started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    forward: Forward
+    step: Step
+    asked_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Delivering:
+    """The consumer has not taken the last token yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    until: float
+    refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Rerouting:
+    """`ask_at` None: a Reroute is being carried out; else the time to ask for the next."""
+
+    ask: Reroute
+    refill: RefillReason
+    tries: int
+    ask_at: float | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Ended; whatever comes is ignored."""
+
+
+State = Idle | Asking | Delivering | Waiting | Rerouting | Done

@@ -1,0 +1,220 @@
+"""What enters and leaves the machines of a generation: events in, actions out.
+
+    driver --event--> machine --actions--> driver
+
+Every question a machine asks carries a reference; the answer brings it back, so an answer
+to a question no longer asked is recognised and ignored. Values only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from meshnet.core.generation.accounting import GenerationStats
+from meshnet.core.protocol.messages import (
+    ForwardRequest,
+    Refusal,
+    Reply,
+    Reserved,
+    ReserveRequest,
+)
+from meshnet.core.vocabulary import Hop, NodeId, Route, SampledToken, SessionId
+
+
+class FinishReason(Enum):
+    STOP = "stop"
+    LENGTH = "length"
+
+
+class FailureCode(Enum):
+    """Why there is no answer; the gateway maps these to statuses of its API."""
+
+    OVERLOADED = "overloaded"
+    NO_ROUTE = "no_route"
+    UPSTREAM = "upstream"
+    NUMERICAL = "numerical"
+    TIMEOUT = "timeout"
+    TOO_LARGE = "too_large"
+    UNAUTHORIZED = "unauthorized"
+
+
+class RefillReason(Enum):
+    """What made a refill necessary."""
+
+    MISS = "miss"
+    LOST = "lost"
+    MOVED = "moved"
+    WAITED = "waited"
+    STALE = "stale"
+    DEGRADED = "degraded"
+
+
+@dataclass(frozen=True, slots=True)
+class StepRef:
+    """Names one question of a generation; `step` never repeats within one."""
+
+    attempt: int
+    step: int
+    hop: int
+
+
+# --- events -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The generation may begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The consumer took every token emitted so far: the next step may be asked.
+
+    So a slow consumer slows its generation, and one that left costs no further step.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Replied:
+    ref: StepRef
+    reply: Reply
+    bytes_in: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The hop did not answer: refused, reset, timed out, or answered what nobody can read."""
+
+    ref: StepRef
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rerouted:
+    route: Route
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoute:
+    """No route exists now; the machine decides when to ask again."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed; a machine may be ticked at any time, and must be at its deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Nobody wants the answer any more."""
+
+
+GenerationEvent = Started | Delivered | Replied | Lost | Rerouted | NoRoute | Tick | Cancelled
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A node answered a reservation."""
+
+    ref: int
+    answer: Reserved | Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A node did not answer a reservation."""
+
+    ref: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceFreed:
+    """A generation of this head ended and its places are free: no need to wait longer."""
+
+
+AdmissionEvent = (
+    Started | Answered | Unanswered | PlaceFreed | Rerouted | NoRoute | Tick | Cancelled
+)
+
+# --- actions ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Ask a hop; answer with `Replied` or `Lost`, at the latest after `timeout_s`."""
+
+    ref: StepRef
+    hop: Hop
+    request: ForwardRequest
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Hand this token to the consumer. It never changes and never comes twice."""
+
+    token: SampledToken
+
+
+@dataclass(frozen=True, slots=True)
+class Refilling:
+    """Told, not asked: the session is being filled again from its first position."""
+
+    reason: RefillReason
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reroute:
+    """Find a route, avoiding `lost` where another can serve; answer `Rerouted` or `NoRoute`."""
+
+    lost: Hop | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Hint these nodes that the session is over. Nothing may depend on it arriving."""
+
+    session: SessionId
+    nodes: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    reason: FinishReason
+    stats: GenerationStats
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    code: FailureCode
+    message: str
+    retry_after_s: float | None = None
+
+
+GenerationAction = Forward | Emit | Refilling | Reroute | Release | Finish | Fail
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Ask a node for room; answer with `Answered` or `Unanswered`."""
+
+    ref: int
+    hop: Hop
+    request: ReserveRequest
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Every hop of this route holds a place for the session."""
+
+    route: Route
+
+
+AdmissionAction = Reserve | Release | Reroute | Admitted | Fail
