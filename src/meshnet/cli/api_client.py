@@ -1,0 +1,106 @@
+"""A gateway as `meshnet chat` and `meshnet status` see it: the same HTTP API as everybody's.
+
+Every failure becomes an ApiError whose message says what to do; no exception of the HTTP
+library leaves this module.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+
+from meshnet.core.vocabulary import MeshnetError
+
+CONNECT_TIMEOUT_S = 5.0
+SILENCE_TIMEOUT_S = 120.0
+"""The gateway sends a comment at least every 15 s, so this much silence is a dead one."""
+
+
+class ApiError(MeshnetError):
+    """The gateway could not be reached, or refused."""
+
+
+class ApiClient:
+    """One gateway; use as a context manager."""
+
+    def __init__(self, url: str, key: str | None) -> None:
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self._http = httpx2.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=httpx2.Timeout(SILENCE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            trust_env=False,
+        )
+
+    def __enter__(self) -> ApiClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def mesh(self) -> dict[str, Any]:
+        """Return `GET /mesh`: what the gateway knows of its nodes. Raises ApiError."""
+        with self._told():
+            response = self._http.get("/mesh")
+            _check(response)
+            values = response.json()
+        if not isinstance(values, dict):
+            raise ApiError(f"{self.url} does not answer /mesh with an object: is it a meshnet?")
+        return values
+
+    def stream_chat(
+        self, messages: Sequence[Mapping[str, str]], options: Mapping[str, object]
+    ) -> Iterator[str]:
+        """Yield the answer's text as it comes; closing the iterator cancels. Raises ApiError."""
+        body = {"messages": list(messages), "stream": True, **options}
+        with (
+            self._told(),
+            self._http.stream("POST", "/v1/chat/completions", json=body) as response,
+        ):
+            _check(response)
+            for line in response.iter_lines():
+                if not line.startswith("data: ") or line == "data: [DONE]":
+                    continue
+                yield from _text_of(json.loads(line.removeprefix("data: ")))
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx2.ConnectError:
+            raise ApiError(
+                f"nothing answers at {self.url}. Start a mesh with `meshnet up`, "
+                "or name its gateway by --url."
+            ) from None
+        except httpx2.HTTPError as error:
+            raise ApiError(f"{self.url}: {type(error).__name__}: {error}") from None
+        except httpx2.InvalidURL as error:
+            raise ApiError(
+                f"--url: expected a URL such as http://127.0.0.1:8000: {error}"
+            ) from None
+        except json.JSONDecodeError:
+            raise ApiError(f"{self.url} sent something else than JSON: is it a meshnet?") from None
+
+
+def _text_of(chunk: dict[str, Any]) -> Iterator[str]:
+    if "error" in chunk:
+        raise ApiError(str(chunk["error"].get("message", "the stream broke")))
+    for choice in chunk.get("choices", ()):
+        if text := choice.get("delta", {}).get("content"):
+            yield text
+
+
+def _check(response: httpx2.Response) -> None:
+    if response.status_code < 400:
+        return
+    response.read()
+    try:
+        message = response.json()["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        message = response.text[:200]
+    hint = " Set MESHNET_API_KEYS to a key it knows." if response.status_code == 401 else ""
+    raise ApiError(f"the gateway answered {response.status_code}: {message}{hint}")

@@ -1,0 +1,206 @@
+"""The signatures of the commands: what each accepts and says about itself. Work is elsewhere."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from meshnet.cli import options
+
+UP_EXAMPLES = """
+[bold]Examples[/bold]
+
+  meshnet up                                     two nodes, the default model, port 8000
+
+  meshnet up --model ./my-model --split 4,12     a local directory, layers 0-3 and 4-15
+
+  meshnet up --nodes 3 --set kv_max_sessions=2   any setting by its name
+"""
+
+NODE_EXAMPLES = """
+[bold]Examples[/bold]
+
+  meshnet node --layers 0-15 --port 9001             layers 0 to 14 of the default model
+
+  meshnet node --shard smollm2-135m:0-15 --shard ./other:0-8     shards of two models
+"""
+
+SERVE_EXAMPLES = """
+[bold]Example[/bold]
+
+  meshnet serve --node http://127.0.0.1:9001 --node http://127.0.0.1:9002
+"""
+
+RUN_EXAMPLES = """
+[bold]Examples[/bold]
+
+  meshnet run "Why is the sky blue?"
+
+  meshnet run "Count to ten." --nodes 3 --max-tokens 40 --json
+"""
+
+STATUS_EXAMPLES = """
+[bold]Examples[/bold]
+
+  meshnet status
+
+  meshnet status --url http://10.0.0.1:8000 --json
+"""
+
+PULL_EXAMPLES = """
+[bold]Examples[/bold]
+
+  meshnet pull                                   the default model
+
+  meshnet pull --model HuggingFaceTB/SmolLM2-360M-Instruct
+"""
+
+SIMULATE_EXAMPLES = """
+[bold]Examples[/bold]
+
+  meshnet simulate --seeds 1000 --faults storm
+
+  meshnet simulate --seeds 1 --first 119 --faults storm     replay one seed
+"""
+
+
+class Faults(StrEnum):
+    CALM = "calm"
+    STORM = "storm"
+
+
+def up(
+    model: options.Model = None,
+    nodes: options.Nodes = 2,
+    split: options.Split = None,
+    host: options.Host = None,
+    port: Annotated[
+        int | None, typer.Option("--port", "-p", show_default="8000", help="Port of the API.")
+    ] = None,
+    weights: options.WeightsFlag = None,
+    threads: options.Threads = None,
+    json_ready: options.JsonReady = False,
+    config: options.Config = None,
+    settings: options.Set = None,
+) -> None:
+    """Start node processes and an OpenAI-compatible API on this machine."""
+    from meshnet.cli.up import up
+
+    flags = {"model": model, "host": host, "port": port, "weights": weights, "threads": threads}
+    up(options.settings_from(flags, config, settings), nodes=nodes, split=split, as_json=json_ready)
+
+
+def node(
+    model: options.Model = None,
+    layers: Annotated[
+        str | None,
+        typer.Option("--layers", "-l", metavar="A-B", help="Half-open: 0-10 is layers 0 to 9."),
+    ] = None,
+    shard: Annotated[
+        list[str] | None,
+        typer.Option("--shard", metavar="M:A-B", help="A model and its layers. Repeatable."),
+    ] = None,
+    host: options.Host = None,
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=0, max=65535, help="0 chooses a free one.")
+    ] = 0,
+    weights: options.WeightsFlag = None,
+    threads: options.Threads = None,
+    json_ready: options.JsonReady = False,
+    end_with_stdin: Annotated[bool, typer.Option("--end-with-stdin", hidden=True)] = False,
+    config: options.Config = None,
+    settings: options.Set = None,
+) -> None:
+    """Serve layers of a model to heads."""
+    from meshnet.cli.node_process import ShardChoice, run_node
+
+    flags = {"model": model, "host": host, "weights": weights, "threads": threads}
+    chosen = options.settings_from(flags, config, settings)
+    shards = [ShardChoice.parse(text) for text in shard or ()]
+    if layers is not None:
+        shards.insert(0, ShardChoice.of(chosen.model, layers))
+    if not shards:
+        raise typer.BadParameter("expected --layers A-B, or --shard M:A-B")
+    run_node(chosen, shards, port=port, as_json=json_ready, end_with_stdin=end_with_stdin)
+
+
+def serve(
+    node: Annotated[list[str], typer.Option("--node", metavar="URL", help="Repeatable.")],
+    model: options.Model = None,
+    host: options.Host = None,
+    port: Annotated[
+        int | None, typer.Option("--port", "-p", show_default="8000", help="Port of the API.")
+    ] = None,
+    json_ready: options.JsonReady = False,
+    config: options.Config = None,
+    settings: options.Set = None,
+) -> None:
+    """Offer an OpenAI-compatible API over nodes that run already."""
+    from meshnet.cli.gateway_process import run_gateway
+
+    flags = {"model": model, "host": host, "port": port}
+    run_gateway(options.settings_from(flags, config, settings), node, as_json=json_ready)
+
+
+def run(
+    prompt: Annotated[str, typer.Argument(help="What to ask.")],
+    model: options.Model = None,
+    nodes: options.Nodes = 2,
+    split: options.Split = None,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1)] = 128,
+    temperature: Annotated[float, typer.Option("--temperature", min=0, max=2)] = 0.0,
+    weights: options.WeightsFlag = None,
+    threads: options.Threads = None,
+    as_json: options.Json = False,
+    config: options.Config = None,
+    settings: options.Set = None,
+) -> None:
+    """Ask once on a private mesh, then show which node did what."""
+    from meshnet.cli.oneshot import Ask, ask_once
+
+    flags = {"model": model, "weights": weights, "threads": threads}
+    ask_once(
+        options.settings_from(flags, config, settings),
+        Ask(prompt, max_tokens, temperature),
+        nodes=nodes,
+        split=split,
+        as_json=as_json,
+    )
+
+
+def status(
+    url: options.Url = None,
+    as_json: options.Json = False,
+    config: options.Config = None,
+    settings: options.Set = None,
+) -> None:
+    """Show the nodes behind a gateway: layers, bytes, caches, time."""
+    from meshnet.cli.status import show_status
+
+    chosen = options.settings_from({}, config, settings)
+    show_status(chosen, url or f"http://{chosen.host}:{chosen.port}", as_json=as_json)
+
+
+def pull(
+    model: options.Model = None,
+    config: options.Config = None,
+    settings: options.Set = None,
+) -> None:
+    """Fetch a model into the cache directory."""
+    from meshnet.cli.models import pull_model
+
+    pull_model(options.settings_from({"model": model}, config, settings))
+
+
+def simulate(
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many clusters.")] = 100,
+    first: Annotated[int, typer.Option("--first", min=0, help="First seed.")] = 0,
+    faults: Annotated[Faults, typer.Option("--faults", help="What goes wrong.")] = Faults.STORM,
+    as_json: options.Json = False,
+) -> None:
+    """Run seeded clusters under a fake clock against an oracle."""
+    from meshnet.cli.simulate import simulate_seeds
+
+    simulate_seeds(range(first, first + seeds), faults.value, as_json=as_json)

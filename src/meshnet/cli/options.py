@@ -1,0 +1,97 @@
+"""The options several commands share, each written once, and how they become Settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from enum import Enum, StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from meshnet.cli.settings import Settings
+
+
+class WeightsOption(StrEnum):
+    """The choices of `--weights`; settings.Weights is the same list, imported later."""
+
+    AUTO = "auto"
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model", "-m", metavar="M", show_default="smollm2-135m",
+        help="A known name, a Hugging Face directory, a GGUF file or a hub id.",
+    ),
+]  # fmt: skip
+WeightsFlag = Annotated[
+    WeightsOption | None,
+    typer.Option("--weights", show_default="auto", help="Element type of the weights in memory."),
+]
+Nodes = Annotated[int, typer.Option("--nodes", "-n", min=1, max=64, help="Node processes.")]
+Split = Annotated[
+    str | None,
+    typer.Option("--split", metavar="a,b,..", help="Layers of each node, e.g. 10,10,10."),
+]
+Host = Annotated[
+    str | None,
+    typer.Option("--host", show_default="127.0.0.1", help="Address to listen on."),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", show_default="cores / nodes", help="Compute threads of one node."),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", show_default="./meshnet.toml", help="Settings file (TOML)."),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE",
+        help="Any setting of docs/operations.md, e.g. --set kv_max_sessions=2. Repeatable.",
+    ),
+]  # fmt: skip
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+JsonReady = Annotated[
+    bool, typer.Option("--json-ready", help="Print the ready line as JSON, for scripts.")
+]
+Url = Annotated[
+    str | None,
+    typer.Option("--url", show_default="http://127.0.0.1:8000", help="URL of a gateway."),
+]
+
+
+def settings_from(
+    flags: Mapping[str, object], config: Path | None, assignments: Sequence[str] | None
+) -> Settings:
+    """Read the settings of one command. Raises SettingsError."""
+    from meshnet.cli.settings import Settings, load_settings
+
+    given = {k: v.value if isinstance(v, Enum) else v for k, v in flags.items()}
+    for assignment in assignments or ():
+        key, equals, value = assignment.partition("=")
+        if not equals or key not in Settings.model_fields:
+            known = ", ".join(Settings.model_fields)
+            raise typer.BadParameter(f"--set expects KEY=VALUE with KEY one of: {known}")
+        given[key] = value
+    return load_settings(given, config=config)
+
+
+def print_json(value: object) -> None:
+    print(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False), flush=True)
+
+
+def print_ready(role: str, url: str, pid: int, *, as_json: bool) -> None:
+    """Tell on standard output that the process serves."""
+    if as_json:
+        print(json.dumps({"event": "ready", "role": role, "url": url, "pid": pid}), flush=True)
+    else:
+        print(f"meshnet {role} ready at {url} (pid {pid})", flush=True)

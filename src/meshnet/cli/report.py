@@ -1,0 +1,90 @@
+"""What a user is told about the nodes of a mesh: one JSON form and one table for all commands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from meshnet.core.vocabulary import NodeDescription
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """One node of the `nodes` list of `meshnet run --json` and `meshnet status --json`."""
+
+    name: str
+    url: str
+    pid: int
+    layers: tuple[int, int]
+    weight_bytes: int
+    bytes_read: int
+    kv_bytes: int
+    compute_s: float
+
+
+def report_of(name: str, url: str, node: NodeDescription) -> NodeReport:
+    """Sum up a node; its layers are those of its shards together."""
+    return NodeReport(
+        name=name,
+        url=url,
+        pid=node.pid,
+        layers=(
+            min((shard.layers.start for shard in node.shards), default=0),
+            max((shard.layers.stop for shard in node.shards), default=0),
+        ),
+        weight_bytes=sum(shard.weight_bytes for shard in node.shards),
+        bytes_read=sum(shard.bytes_read for shard in node.shards),
+        kv_bytes=node.kv_bytes,
+        compute_s=round(node.compute_s, 6),
+    )
+
+
+def as_json(nodes: Sequence[NodeReport]) -> list[dict[str, Any]]:
+    return [{**asdict(node), "layers": list(node.layers)} for node in nodes]
+
+
+def from_json(values: Sequence[dict[str, Any]]) -> tuple[NodeReport, ...]:
+    """Read what `as_json` wrote. Raises KeyError, TypeError or ValueError."""
+    names = NodeReport.__slots__
+    return tuple(
+        NodeReport(**{**{k: value[k] for k in names}, "layers": tuple(value["layers"])})
+        for value in values
+    )
+
+
+def print_table(console: Console, nodes: Sequence[NodeReport]) -> None:
+    """Show who holds and who computed what."""
+    total_s = sum(node.compute_s for node in nodes) or 1.0
+    table = Table()
+    table.add_column("node")
+    table.add_column("pid", justify="right")
+    for title in ("layers", "weights", "read from disk", "KV cache", "time share"):
+        table.add_column(title, justify="right")
+    table.add_column("url")
+    for node in nodes:
+        start, stop = node.layers
+        table.add_row(
+            node.name,
+            str(node.pid),
+            f"{start}-{stop - 1}" if stop > start else "none yet",
+            bytes_text(node.weight_bytes),
+            bytes_text(node.bytes_read),
+            bytes_text(node.kv_bytes),
+            f"{100 * node.compute_s / total_s:.0f} %",
+            node.url,
+        )
+    console.print(table)
+
+
+def bytes_text(count: int) -> str:
+    """Return `count` as a person reads it: 512 B, 1.5 MB."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

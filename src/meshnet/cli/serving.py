@@ -1,0 +1,123 @@
+"""One HTTP server in this process, and when it stops.
+
+Invariants
+    * the port is bound before anything is loaded, so a taken port is told at once;
+    * the first SIGINT or SIGTERM asks to stop, a second one ends the process as usual;
+    * whatever still streams at the end gets `GRACE_S`, no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+
+import uvicorn
+
+from meshnet.core.vocabulary import MeshnetError
+
+T = TypeVar("T")
+
+GRACE_S = 3
+KEEP_ALIVE_S = 75
+"""Longer than pauses between tokens: a new connection costs more than a step's HTTP."""
+BACKLOG = 512
+
+
+class PortTaken(MeshnetError):
+    """The address cannot be listened on."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Listen on `host`; port 0 takes a free one. Raises PortTaken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise PortTaken(
+            f"cannot listen on {host}:{port}: {reason}. Choose another --port."
+        ) from None
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return the URL under which this machine reaches the listener."""
+    host, port = listener.getsockname()[:2]
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
+    return (
+        f"http://[{shown}]:{port}"
+        if ":" in shown and "[" not in shown
+        else f"http://{shown}:{port}"
+    )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handlers: the process has one owner of signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve(app: Any, listener: socket.socket, stop: asyncio.Event) -> None:
+    """Answer requests until `stop` is set."""
+    server = _Server(
+        uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+    )
+
+    async def watch() -> None:
+        await stop.wait()
+        server.should_exit = True
+
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(watch())
+        await server.serve(sockets=[listener])
+        watching.cancel()
+
+
+@contextlib.contextmanager
+def stop_on_signals() -> Iterator[asyncio.Event]:
+    """Yield an event that SIGINT and SIGTERM set; must run inside an event loop."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def ask() -> None:
+        stop.set()
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+    for number in numbers:
+        loop.add_signal_handler(number, ask)
+    try:
+        yield stop
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+def run_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run `main` on the fastest event loop this platform has."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main())
