@@ -1,0 +1,176 @@
+"""Hops over HTTP/1.1: one pooled keep-alive session, every call bounded in time and bytes.
+
+Whatever a network or a stranger can do to a call ends in HopLost with the node and the cause.
+No redirect is followed, no proxy of the environment used, no answer decompressed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
+
+import aiohttp
+from yarl import URL
+
+from meshnet.core.protocol import codec
+from meshnet.core.protocol.limits import Limits
+from meshnet.core.protocol.messages import (
+    ForwardRequest,
+    Refusal,
+    Reply,
+    Reserved,
+    ReserveRequest,
+)
+from meshnet.core.vocabulary import BadField, Buffer, HopLost, NodeDescription, NodeId, SessionId
+
+CONNECTIONS_MAX = 1024
+KEEP_ALIVE_S = 300.0
+"""Shorter than the server's, so that the client is the one to close an idle connection."""
+CHUNK_BYTES = 256 * 1024
+JSON_HEADERS = {"Content-Type": "application/json"}
+OCTETS_HEADERS = {"Content-Type": "application/octet-stream"}
+
+Answer = tuple[int, list[tuple[str, str]], Buffer]
+
+
+class HttpHopClient:
+    """The head's way to its nodes. Opens on the first call; `aclose` closes every connection."""
+
+    def __init__(
+        self, urls: Mapping[NodeId, str], *, limits: Limits, token: str | None = None
+    ) -> None:
+        """`urls` maps node ids to base URLs and is read at every call, so it may grow."""
+        self._urls = urls
+        self._limits = limits
+        self._authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    async def __aenter__(self) -> HttpHopClient:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections; calls still out end in HopLost, and so does every later one."""
+        self._closed = True
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def forward(self, node: NodeId, request: ForwardRequest, timeout_s: float) -> Reply:
+        """Raises HopLost."""
+        headers, parts = codec.encode_request(request)
+        answer = await self._call(
+            "POST", node, "/forward", headers | OCTETS_HEADERS, parts, timeout_s
+        )
+        try:
+            return codec.decode_reply(*answer, request, self._limits)
+        except HopLost as error:
+            raise HopLost(f"{node}: {error}") from None
+
+    async def reserve(
+        self, node: NodeId, request: ReserveRequest, timeout_s: float
+    ) -> Reserved | Refusal:
+        """A node that does not know reservations grants them. Raises HopLost."""
+        parts: list[Buffer] = [codec.encode_reserve(request)]
+        path = f"/sessions/{request.session}"
+        answer = await self._call("PUT", node, path, JSON_HEADERS, parts, timeout_s)
+        try:
+            return codec.decode_reserve_reply(*answer, request, self._limits)
+        except HopLost as error:
+            raise HopLost(f"{node}: {error}") from None
+
+    async def release(self, node: NodeId, session: SessionId, timeout_s: float) -> None:
+        """Hint that the session is over; any answer will do. Raises HopLost."""
+        await self._call("DELETE", node, f"/sessions/{session}", {}, [], timeout_s)
+
+    async def describe(self, node: NodeId, timeout_s: float) -> NodeDescription:
+        """Raises HopLost, also if the node will not tell."""
+        status, _, body = await self._call("GET", node, "/node", {}, [], timeout_s)
+        if status != 200:
+            raise HopLost(f"{node}: HTTP {status} for its description: {bytes(body[:200])!r}")
+        try:
+            return codec.decode_node(body, self._limits)
+        except BadField as error:
+            raise HopLost(f"{node}: unreadable description: {error}") from None
+
+    async def _call(
+        self,
+        method: str,
+        node: NodeId,
+        path: str,
+        headers: dict[str, str],
+        parts: Sequence[Buffer],
+        timeout_s: float,
+    ) -> Answer:
+        base = self._urls.get(node)
+        if base is None:
+            raise HopLost(f"{node}: no address known")
+        if self._closed:
+            raise HopLost(f"{node}: this client is closed")
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._exchange(method, URL(base.rstrip("/") + path), headers, parts)
+        except TimeoutError:
+            raise HopLost(f"{node}: no answer within {timeout_s:g} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise HopLost(f"{node}: {type(error).__name__}: {error}") from None
+
+    async def _exchange(
+        self, method: str, url: URL, headers: dict[str, str], parts: Sequence[Buffer]
+    ) -> Answer:
+        length = sum(map(len, parts))
+        if parts:
+            headers = headers | {"Content-Length": str(length)}
+        data = b"".join(parts) if length <= CHUNK_BYTES else _chunks(parts)
+        async with self._open().request(
+            method, url, headers=headers, data=data if parts else None, allow_redirects=False
+        ) as response:
+            body = await self._read(response)
+            return response.status, list(response.headers.items()), body
+
+    async def _read(self, response: aiohttp.ClientResponse) -> Buffer:
+        limit = self._limits.body_bytes
+        length = response.content_length
+        if length is not None:
+            if length > limit:
+                response.close()
+                raise HopLost(f"an answer of {length} bytes is over the limit of {limit}")
+            return await response.read()
+        body = bytearray()
+        async for chunk in response.content.iter_any():
+            body += chunk
+            if len(body) > limit:
+                response.close()
+                raise HopLost(f"an answer without length is over the limit of {limit} bytes")
+        return body
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX, keepalive_timeout=KEEP_ALIVE_S)
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                timeout=aiohttp.ClientTimeout(total=None),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                trust_env=False,
+                headers=self._authorization,
+                skip_auto_headers=("User-Agent", "Accept-Encoding"),
+            )
+        return self._session
+
+
+async def _chunks(parts: Sequence[Buffer]) -> AsyncIterator[Buffer]:
+    """Cut large parts without copying, so that the event loop breathes between the writes."""
+    for part in parts:
+        view = memoryview(part)
+        for start in range(0, len(view), CHUNK_BYTES):
+            yield view[start : start + CHUNK_BYTES]

@@ -1,0 +1,198 @@
+"""A node over HTTP: which request goes where, and how much of it is read.
+
+    POST   /forward          one hop of one step
+    PUT    /sessions/{id}    reserve     GET  tell     DELETE  release (a hint)
+    GET    /node  /health  /ready  /metrics
+
+Raw ASGI: a step passes here once per token and hop. Invariants
+    * nothing of a body is read before its headers and its length have been accepted;
+    * a body that does not arrive whole reaches no service;
+    * with a token set, only /health answers without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+
+from meshnet.core.protocol import codec
+from meshnet.core.protocol.fields import print_object
+from meshnet.core.protocol.headers import session_id
+from meshnet.core.protocol.limits import Limits
+from meshnet.core.protocol.messages import Code, Refusal, Reserved
+from meshnet.core.protocol.refusals import JSON, refusal_of
+from meshnet.core.vocabulary import Buffer, MeshnetError, TooLarge
+from meshnet.wire.service import Service
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+AsgiApp = Callable[[Message, Receive, Send], Awaitable[None]]
+Answer = tuple[int, dict[str, str], Sequence[Buffer]]
+
+READ_TIMEOUT_S = 60.0
+"""How long a body may take to arrive."""
+JOIN_BYTES = 64 * 1024
+"""Answers up to this size leave in one write."""
+SESSIONS = "/sessions/"
+METHODS = {
+    "/forward": ("POST",),
+    "/node": ("GET",),
+    "/health": ("GET",),
+    "/ready": ("GET",),
+    "/metrics": ("GET",),
+}
+SESSION_METHODS = ("PUT", "GET", "DELETE")
+
+
+class ClientGone(Exception):
+    """The client left before its request was whole; there is nobody to answer."""
+
+
+def node_app(
+    service: Service, *, limits: Limits, token: str | None, metrics: Callable[[], bytes]
+) -> AsgiApp:
+    """Return the ASGI application that serves `service`; `metrics` is called per scrape."""
+    return _NodeApp(service, limits, token, metrics)
+
+
+class _NodeApp:
+    def __init__(
+        self, service: Service, limits: Limits, token: str | None, metrics: Callable[[], bytes]
+    ) -> None:
+        self._service = service
+        self._limits = limits
+        self._authorization = None if token is None else f"Bearer {token}".encode()
+        self._metrics = metrics
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise NotImplementedError(f"no {scope['type']} at this node")
+        try:
+            answer = await self._answer(scope, receive)
+        except ClientGone:
+            return
+        except MeshnetError as error:
+            answer = _refuse(refusal_of(error))
+        except Exception:
+            # The process boundary: the peer gets our error form, the server logs the bug.
+            await _reply(_refuse(Refusal(Code.INTERNAL, "a bug in this node; see its log")), send)
+            raise
+        await _reply(answer, send)
+
+    async def _answer(self, scope: Message, receive: Receive) -> Answer:
+        path, method = scope["path"], scope["method"]
+        if path != "/health" and not self._authorized(scope):
+            return _refuse(Refusal(Code.UNAUTHORIZED, "expected the mesh token as Bearer"))
+        methods = SESSION_METHODS if path.startswith(SESSIONS) else METHODS.get(path)
+        if methods is None:
+            return _refuse(Refusal(Code.NOT_FOUND, f"no such path: {path[:200]}"))
+        if method not in methods:
+            return _method_not_allowed(method, methods)
+        if path == "/forward":
+            return await self._forward(scope, receive)
+        if path.startswith(SESSIONS):
+            return await self._session(method, path.removeprefix(SESSIONS), scope, receive)
+        return self._get(path)
+
+    def _authorized(self, scope: Message) -> bool:
+        if self._authorization is None:
+            return True
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        return len(given) == 1 and hmac.compare_digest(given[0], self._authorization)
+
+    async def _forward(self, scope: Message, receive: Receive) -> Answer:
+        length = _content_length(scope)
+        headers = [
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
+        ]
+        head = codec.parse_head(headers, length, self._limits)
+        body = await _read_body(receive, length, self._limits.body_bytes)
+        return codec.encode_reply(await self._service.forward(head.finish(body)))
+
+    async def _session(self, method: str, name: str, scope: Message, receive: Receive) -> Answer:
+        session = session_id(name)
+        if method == "DELETE":
+            self._service.release(session)
+            return 204, {}, []
+        if method == "GET":
+            description = self._service.session(session)
+            if description is None:
+                return _refuse(Refusal(Code.NOT_FOUND, f"no session {session} here"))
+            return 200, {"Content-Type": JSON}, [codec.encode_session(description)]
+        body = await _read_body(receive, _content_length(scope), self._limits.json_bytes)
+        granted = await self._service.reserve(codec.decode_reserve(name, body, self._limits))
+        if isinstance(granted, Reserved):
+            return 200, {"Content-Type": JSON}, [codec.encode_reserved(granted)]
+        return _refuse(granted)
+
+    def _get(self, path: str) -> Answer:
+        if path == "/metrics":
+            return 200, {"Content-Type": "text/plain; version=0.0.4"}, [self._metrics()]
+        if path == "/node":
+            return 200, {"Content-Type": JSON}, [codec.encode_node(self._service.describe())]
+        if path == "/ready" and not self._service.ready:
+            return _refuse(Refusal(Code.NOT_READY, "this node is still loading"))
+        return 200, {"Content-Type": JSON}, [print_object({"status": "ok"})]
+
+
+def _refuse(refusal: Refusal) -> Answer:
+    status, headers, body = codec.encode_refusal(refusal)
+    return status, headers, [body]
+
+
+def _method_not_allowed(method: str, methods: Sequence[str]) -> Answer:
+    values = {
+        "error": "method_not_allowed",
+        "message": f"expected {', '.join(methods)}, got {method}",
+    }
+    return 405, {"Content-Type": JSON, "Allow": ", ".join(methods)}, [print_object(values)]
+
+
+def _content_length(scope: Message) -> int | None:
+    """Return the body's length, None if it comes in chunks. The HTTP parser has checked both."""
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            return int(value)
+        if name == b"transfer-encoding":
+            return None
+    return 0
+
+
+async def _read_body(receive: Receive, length: int | None, limit: int) -> bytearray:
+    """Return the whole body, writable. Raises TooLarge, ClientGone."""
+    if length is not None and length > limit:
+        raise TooLarge("body", f"at most {limit} bytes", length)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(READ_TIMEOUT_S):
+            more = length != 0
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                body += message.get("body", b"")
+                if len(body) > limit:
+                    raise TooLarge("body", f"at most {limit} bytes", f"over {limit} bytes")
+                more = message.get("more_body", False)
+    except TimeoutError:
+        raise ClientGone from None
+    return body
+
+
+async def _reply(answer: Answer, send: Send) -> None:
+    status, fields, parts = answer
+    length = sum(map(len, parts))
+    headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in fields.items()]
+    if status != 204:
+        headers.append((b"content-length", b"%d" % length))
+    if status == Code.TOO_LARGE.status:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    if length <= JOIN_BYTES:
+        parts = [b"".join(parts)]
+    for part in parts[:-1]:
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": parts[-1], "more_body": False})

@@ -1,0 +1,53 @@
+"""Hops to services in this process: the same seam as HTTP, without bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from meshnet.core.protocol.messages import (
+    ForwardRequest,
+    Refusal,
+    Reply,
+    Reserved,
+    ReserveRequest,
+)
+from meshnet.core.vocabulary import HopLost, NodeDescription, NodeId, SessionId
+from meshnet.wire.service import Service
+
+
+class InProcessHopClient:
+    """Calls services directly. A step that outlasts its time is cancelled and counts as lost."""
+
+    def __init__(self, services: Mapping[NodeId, Service]) -> None:
+        self._services = services
+
+    async def forward(self, node: NodeId, request: ForwardRequest, timeout_s: float) -> Reply:
+        service = self._service(node)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await service.forward(request)
+        except TimeoutError:
+            raise HopLost(f"{node}: no answer within {timeout_s:g} s") from None
+
+    async def reserve(
+        self, node: NodeId, request: ReserveRequest, timeout_s: float
+    ) -> Reserved | Refusal:
+        service = self._service(node)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await service.reserve(request)
+        except TimeoutError:
+            raise HopLost(f"{node}: no answer within {timeout_s:g} s") from None
+
+    async def release(self, node: NodeId, session: SessionId, timeout_s: float) -> None:
+        self._service(node).release(session)
+
+    async def describe(self, node: NodeId, timeout_s: float) -> NodeDescription:
+        return self._service(node).describe()
+
+    def _service(self, node: NodeId) -> Service:
+        service = self._services.get(node)
+        if service is None:
+            raise HopLost(f"{node}: not a node of this process")
+        return service

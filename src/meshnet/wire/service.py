@@ -1,0 +1,31 @@
+"""What a node must offer so that a transport can serve it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from meshnet.core.protocol.messages import (
+    ForwardRequest,
+    Refusal,
+    Reply,
+    Reserved,
+    ReserveRequest,
+)
+from meshnet.core.vocabulary import ModelId, NodeDescription, SessionDescription, SessionId
+
+
+class Service(Protocol):
+    """A node behind any transport: `node.NodeService`, or a toy in a simulation."""
+
+    @property
+    def ready(self) -> bool: ...
+
+    async def forward(self, request: ForwardRequest) -> Reply: ...
+
+    async def reserve(self, request: ReserveRequest) -> Reserved | Refusal: ...
+
+    def release(self, session: SessionId, model: ModelId | None = None) -> None: ...
+
+    def session(self, session: SessionId) -> SessionDescription | None: ...
+
+    def describe(self) -> NodeDescription: ...
