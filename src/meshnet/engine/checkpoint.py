@@ -1,0 +1,191 @@
+"""Reading from a checkpoint the tensors of some layers, and nothing else.
+
+A local directory in Hugging Face layout: `config.json`, and `model.safetensors` or several files
+with `model.safetensors.index.json`. The loader is handed every tensor's name with a lazy value;
+it reads a value only if the trimmed model has a parameter for it, after its own renaming and
+merging of experts. So which tensors are needed is decided by the model, not by a list of ours,
+and a file none of whose tensors is needed is not opened.
+
+Invariants
+    * only safetensors: nothing in a checkpoint is ever unpickled, no code of it is ever run;
+    * a missing, truncated or wrongly shaped tensor is a ModelError that names it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.utils import logging as transformers_logging
+
+from meshnet.core.vocabulary import LayerRange, ModelError
+from meshnet.engine.trimming import shard_class
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+
+class Checkpoint:
+    """The tensors of a directory by name; counts what is really read. Safe to use from threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._open: dict[str, Any] = {}
+        self._file_of = _tensor_files(path)
+        self.bytes_read = 0
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._file_of)
+
+    @property
+    def files_opened(self) -> frozenset[str]:
+        return frozenset(self._open)
+
+    def lazily(self) -> dict[str, LazyTensor]:
+        return {name: LazyTensor(self, name) for name in self._file_of}
+
+    def read(self, name: str) -> torch.Tensor:
+        """Read one tensor. Raises ModelError if its file is missing or damaged."""
+        file = self._file_of[name]
+        with self._lock:
+            if file not in self._open:
+                self._open[file] = _opened(self._path / file)
+            try:
+                tensor: torch.Tensor = self._open[file].get_tensor(name)
+            except SafetensorError as error:
+                raise ModelError(f"{file}: cannot read tensor {name!r}: {error}") from error
+            self.bytes_read += tensor.numel() * tensor.element_size()
+        return tensor
+
+    def close(self) -> None:
+        """Forget the open files; tensors read from them stay valid."""
+        self._open = dict.fromkeys(self._open)
+
+
+@dataclass(frozen=True, slots=True)
+class LazyTensor:
+    """What transformers' loader needs of a tensor: `[...]` reads it."""
+
+    checkpoint: Checkpoint
+    name: str
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        return self.checkpoint.read(self.name)[index]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedLayers:
+    """A trimmed model and what loading it took."""
+
+    model: Any
+    bytes_read: int
+    files_opened: frozenset[str]
+    checkpoint_names: list[str]
+
+
+def read_config(path: Path) -> Any:
+    """The model configuration of a directory. Raises ModelError."""
+    if not (path / "config.json").is_file():
+        raise ModelError(f"{path}: no config.json, so not a model in Hugging Face layout")
+    try:
+        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise ModelError(f"{path}/config.json: {error}") from error
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ModelError(f"{path}: {config.model_type!r} is no causal language model known here")
+    return config
+
+
+def load_layers(
+    path: Path, config: Any, held: LayerRange, dtype: torch.dtype, device: torch.device
+) -> LoadedLayers:
+    """Build the model with `held` layers only and read their tensors. Raises ModelError."""
+    checkpoint = Checkpoint(path)
+    model_class = shard_class(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], held)
+    try:
+        with _quiet():
+            # Left to itself transformers takes sdpa where a model has it, else eager.
+            model, info = model_class.from_pretrained(
+                None,
+                config=config,
+                state_dict=checkpoint.lazily(),
+                dtype=dtype,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise ModelError(f"{path}: cannot load layers {held}: {error}") from error
+    _check_complete(path, info)
+    loaded = LoadedLayers(
+        model=model.eval().requires_grad_(False).to(device),
+        bytes_read=checkpoint.bytes_read,
+        files_opened=checkpoint.files_opened,
+        checkpoint_names=checkpoint.names,
+    )
+    checkpoint.close()
+    return loaded
+
+
+def _check_complete(path: Path, info: dict[str, Any]) -> None:
+    for name, found, expected in sorted(info["mismatched_keys"]):
+        raise ModelError(
+            f"{path}: tensor {name!r} has shape {tuple(found)},"
+            f" the configuration says {tuple(expected)}"
+        )
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ModelError(f"{path}: {len(missing)} tensors are missing, for example {missing[0]!r}")
+
+
+def _tensor_files(path: Path) -> dict[str, str]:
+    """Which file of the directory holds each tensor."""
+    if (path / INDEX).is_file():
+        try:
+            files = json.loads((path / INDEX).read_text(encoding="utf-8"))["weight_map"]
+            # A name with a separator could point outside the directory.
+            safe = {str(name): Path(str(file)).name for name, file in files.items()}
+        except (ValueError, KeyError, AttributeError) as error:
+            raise ModelError(f"{path / INDEX}: not an index of tensors: {error!r}") from error
+        return safe
+    if (path / SINGLE).is_file():
+        return dict.fromkeys(_opened(path / SINGLE).keys(), SINGLE)
+    others = sorted(file.name for file in path.glob("*.bin"))
+    if others:
+        raise ModelError(
+            f"{path}: found {others[0]} but no safetensors; pickled weights are never read,"
+            " convert them to safetensors first"
+        )
+    raise ModelError(f"{path}: neither {SINGLE} nor {INDEX}")
+
+
+def _opened(file: Path) -> Any:
+    try:
+        return safe_open(file, "pt")
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{file}: damaged or missing safetensors file: {error}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence reports on tensors that are meant to be left out, and the progress bar."""
+    verbosity = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()

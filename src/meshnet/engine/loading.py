@@ -1,0 +1,152 @@
+"""From a model directory and a range of layers to a shard that has tried itself out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from meshnet.core.vocabulary import (
+    Capabilities,
+    DType,
+    LayerRange,
+    ModelError,
+    ModelId,
+    ShardDescription,
+)
+from meshnet.engine.activations import TORCH_DTYPES, WIRE_DTYPES
+from meshnet.engine.checkpoint import LoadedLayers, load_layers, read_config
+from meshnet.engine.forward import LayerRunner
+from meshnet.engine.identity import (
+    arithmetic,
+    check_separable,
+    context_length,
+    fingerprint,
+    inseparable_layers,
+)
+from meshnet.engine.rotary import rotary_limit
+from meshnet.engine.selftest import Findings, self_test
+from meshnet.engine.shard import Report, TorchModelShard
+
+
+def layers_total(path: Path) -> int:
+    """How many layers the model of a directory has. Raises ModelError."""
+    return int(read_config(path).get_text_config(decoder=True).num_hidden_layers)
+
+
+def load_shard(
+    path: Path,
+    layers: LayerRange,
+    *,
+    model: ModelId | None = None,
+    dtype: DType | None = None,
+    device: str = "cpu",
+    report: Report | None = None,
+    token_text: Callable[[int], str] | None = None,
+) -> TorchModelShard:
+    """Load `layers` of the model in `path`, reading their tensors only, and test them.
+
+    Args:
+        model: the id it is served under; the directory's name if left out.
+        dtype: element type of weights and activations; left out, bf16 on CUDA and fp32 on the
+            CPU, where bf16 is no faster for small models and costs exactness.
+        report: told, in a sentence, what the layers turn out not to do.
+        token_text: a token's text, for peers that predate token ids; the tail's tokenizer if
+            left out.
+
+    Raises:
+        ModelError: the directory is no model, is damaged, or cannot be cut there.
+    """
+    config = read_config(path)
+    where = _device(device)
+    kind = TORCH_DTYPES[dtype] if dtype is not None else _default_dtype(where)
+    runs = inseparable_layers(config)
+    check_separable(layers, runs)
+    loaded = load_layers(path, config, layers, kind, where)
+    runner = LayerRunner(loaded.model)
+    limit = rotary_limit(loaded.model.config.get_text_config(decoder=True))
+    context = context_length(loaded.model.config)
+    findings = self_test(runner, min(context, limit.length if limit else context))
+    say = report or (lambda sentence: None)
+    for note in findings.notes:
+        say(note)
+    return TorchModelShard(
+        runner,
+        _description(path, model or ModelId(path.name), runner, loaded, findings, runs),
+        rotary=limit,
+        continues=findings.multi_token,
+        report=say,
+        token_text=token_text or _TokenizerText(path),
+    )
+
+
+def _description(
+    path: Path,
+    model: ModelId,
+    runner: LayerRunner,
+    loaded: LoadedLayers,
+    findings: Findings,
+    runs: tuple[LayerRange, ...],
+) -> ShardDescription:
+    config = loaded.model.config
+    attention = str(config._attn_implementation)
+    changing = rotary_limit(config.get_text_config(decoder=True)) is not None
+    return ShardDescription(
+        model=model,
+        fingerprint=fingerprint(
+            path, config, loaded.model.meshnet_layers.whole_shapes, loaded.checkpoint_names
+        ),
+        layers=runner.held,
+        layers_total=runner.total,
+        dtype=WIRE_DTYPES[runner.dtype],
+        hidden_size=runner.hidden_size,
+        vocab_size=runner.vocab_size,
+        context_length=context_length(config),
+        # A prefill in chunks could not cross the point where rotary factors change.
+        capabilities=Capabilities(findings.kv_cache, findings.multi_token and not changing),
+        kv_bytes=findings.kv_bytes,
+        weight_bytes=_weight_bytes(loaded.model),
+        bytes_read=loaded.bytes_read,
+        arithmetic=arithmetic(runner.dtype, attention, runner.device),
+        inseparable=runs,
+    )
+
+
+def _weight_bytes(model: Any) -> int:
+    """Bytes of the distinct parameters held; tied ones count once."""
+    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ModelError(f"device {name!r}: {error}") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ModelError(f"device {name!r}: expected cpu or cuda")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ModelError(f"device {name!r}: torch finds no CUDA device here")
+    return device
+
+
+def _default_dtype(device: torch.device) -> torch.dtype:
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+class _TokenizerText:
+    """Text of single tokens, from a tokenizer that is read when first asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._tokenizer: Any = None
+
+    def __call__(self, token_id: int) -> str:
+        from transformers import AutoTokenizer
+
+        if self._tokenizer is None:
+            self._tokenizer = AutoTokenizer.from_pretrained(
+                self._path, local_files_only=True, trust_remote_code=False
+            )
+        return str(self._tokenizer.decode([token_id]))

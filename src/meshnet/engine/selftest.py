@@ -1,0 +1,158 @@
+"""What the layers of a shard can do, found out by running them before anybody relies on it.
+
+Layers do not reject a cache they cannot use: they swallow the argument. So a few random positions
+are run in one piece, one by one after a prefill, and in two pieces; where the answers differ the
+shard does without that ability, and says so.
+
+    one by one differs   -> no KV cache: the shard is served stateless
+    two pieces differ    -> no multi-token continuation: positions are fed one at a time (Jamba)
+    not a number         -> the shard is refused
+
+A difference counts against what losing the context altogether would do to the same positions,
+so one rule serves every element type. The median over positions is taken: in low precision a
+router near a tie may send a single position to another expert.
+
+Legend: T positions, D hidden.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from meshnet.core.vocabulary import KVBytes, ModelError
+from meshnet.engine.cache import allocated_bytes, unfilled_layers
+from meshnet.engine.forward import LayerRunner, Passing
+
+POSITIONS = 10
+PREFILLS = (4, 6)
+"""Lengths of the first pieces: the shorter is continued at once, the longer one by one."""
+INPUT_SCALE = 0.1
+TOLERANCES = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.15}
+NOISES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a shard can do. `notes` say in words what it cannot."""
+
+    kv_cache: bool
+    multi_token: bool
+    kv_bytes: KVBytes
+    notes: tuple[str, ...] = ()
+
+
+@torch.inference_mode()
+def self_test(runner: LayerRunner, positions_max: int) -> Findings:
+    """Try the held layers on a few random positions. Raises ModelError if they yield no numbers."""
+    positions = min(POSITIONS, positions_max)
+    trial = _Trial(runner, _random_input(runner, positions), positions)
+    try:
+        whole_TD = trial.run(0, positions, None)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ModelError(f"layers {runner.held}: the self-test failed: {error}") from error
+    if not bool(torch.isfinite(whole_TD).all()):
+        raise ModelError(f"layers {runner.held} yield NaN or infinity in {runner.dtype}")
+    try:
+        return _cached_findings(trial, whole_TD)
+    except (RuntimeError, ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
+        return _no_cache(f"layers {runner.held} fail with a cache: {error}")
+
+
+class _Trial:
+    """Pieces of one random sequence through the held layers."""
+
+    def __init__(self, runner: LayerRunner, sequence: Tensor | Passing, positions: int) -> None:
+        self.runner = runner
+        self.positions = positions
+        self._sequence = sequence
+
+    def new_cache(self) -> Any:
+        return self.runner.new_cache(self.runner.held)
+
+    def run(self, start: int, stop: int, cache: Any | None) -> Tensor:
+        piece = positions_of(self._sequence, start, stop)
+        hidden = self.runner.passing(piece, self.runner.held, start, cache).hidden
+        # Streams of Gemma 3n become further features of the same position.
+        return hidden.reshape(-1, stop - start, hidden.shape[-1]).transpose(0, 1).flatten(1)
+
+
+def positions_of(entering: Tensor | Passing, start: int, stop: int) -> Tensor | Passing:
+    """The positions [start, stop) of ids BT or hidden states."""
+    if not isinstance(entering, Passing):
+        return entering[:, start:stop]
+    rows = entering.per_layer_inputs_BTLP
+    return Passing(
+        entering.hidden[..., start:stop, :], None if rows is None else rows[:, start:stop]
+    )
+
+
+def _random_input(runner: LayerRunner, positions: int) -> Tensor | Passing:
+    generator = torch.Generator().manual_seed(0)
+    if runner.held.start == 0:
+        ids = torch.randint(0, runner.vocab_size, (1, positions), generator=generator)
+        return ids.to(runner.device)
+
+    def normal(*shape: int) -> Tensor:
+        values = torch.randn(shape, generator=generator) * INPUT_SCALE
+        return values.to(device=runner.device, dtype=runner.dtype)
+
+    rest = runner.total - runner.held.start
+    width = runner.per_layer_width
+    return Passing(
+        normal(*runner.leading_axes, 1, positions, runner.hidden_size),
+        normal(1, positions, rest, width) if width else None,
+    )
+
+
+def _cached_findings(trial: _Trial, whole_TD: Tensor) -> Findings:
+    short, long = PREFILLS
+    caches = [trial.new_cache() for _ in range(3)]
+    sizes = []
+    for cache, length in zip(caches, (short, long, trial.positions), strict=True):
+        trial.run(0, length, cache)
+        sizes.append((length, allocated_bytes(cache)))
+    empty = unfilled_layers(caches[0])
+    if empty:
+        return _no_cache(f"layers {empty} hold nothing after a prefill: they swallow the cache")
+    last = range(long, trial.positions)
+    singles_TD = torch.cat([trial.run(at, at + 1, caches[1]) for at in last])
+    alone_TD = torch.cat([trial.run(at, at + 1, None) for at in last])
+    lost = _distance(alone_TD, whole_TD[long:])
+    if not _agree(_distance(singles_TD, whole_TD[long:]), lost, trial.runner.dtype):
+        return _no_cache(f"layers {trial.runner.held} answer otherwise with a cache")
+    piece_TD = trial.run(short, trial.positions, caches[0])
+    multi_token = _agree(_distance(piece_TD, whole_TD[short:]), lost, trial.runner.dtype)
+    note = f"layers {trial.runner.held} lose their state when several positions follow a cache"
+    return Findings(True, multi_token, _kv_bytes(sizes), () if multi_token else (note,))
+
+
+def _distance(got_TD: Tensor, expected_TD: Tensor) -> float:
+    """Median over positions of the difference, relative to what is expected."""
+    expected_TD = expected_TD.float()
+    difference_T = (got_TD.float() - expected_TD).norm(dim=-1)
+    relative_T = difference_T / expected_TD.norm(dim=-1).clamp_min(1e-20)
+    return float(relative_T.median())
+
+
+def _agree(distance: float, lost: float, dtype: torch.dtype) -> bool:
+    return distance <= min(TOLERANCES[dtype], max(lost / 2, NOISES[dtype]))
+
+
+def _kv_bytes(sizes: list[tuple[int, int]]) -> KVBytes:
+    """A line above all measurements; sliding windows stop growing, so it is an upper bound."""
+    slopes = [
+        (later - earlier) / (length - start)
+        for (start, earlier), (length, later) in pairwise(sizes)
+    ]
+    per_token = math.ceil(max(slopes))
+    return KVBytes(per_token, max(0, *(size - per_token * length for length, size in sizes)))
+
+
+def _no_cache(note: str) -> Findings:
+    return Findings(False, False, KVBytes(0), (note,))

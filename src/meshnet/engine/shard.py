@@ -1,0 +1,278 @@
+"""The loaded layers of a range, as a node runs them: one step at a time, cached or stateless.
+
+    ids ----------\\                                    /-> activation      (stop < total)
+                   > check -> layers [c, d) of [a, b) -<
+    activation ---/                                    \\-> sampled token   (stop == total)
+
+Invariants
+    * a step is checked whole before a cache is touched; after that, a failure is StepTorn and
+      the state refuses every further step;
+    * only layers [c, d) run, and a state holds the caches of its own [c, d) only;
+    * what a shard cannot do it found out itself (selftest.py, the check after the first prefill),
+      and its description says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from meshnet.core.vocabulary import (
+    Activation,
+    BadField,
+    KVCacheMiss,
+    LayerRange,
+    MissReason,
+    NumericalError,
+    SampledToken,
+    SamplingParams,
+    ShardDescription,
+    ShardStep,
+    StepTorn,
+    WrongShard,
+)
+from meshnet.engine.activations import ActivationForm, packed, unpacked
+from meshnet.engine.cache import allocated_bytes, unfilled_layers
+from meshnet.engine.forward import LayerRunner, Passing
+from meshnet.engine.rotary import RotaryLimit
+from meshnet.engine.sampling import History, Sampler, check_ids
+from meshnet.engine.selftest import positions_of
+
+Report = Callable[[str], None]
+"""Takes one sentence about something a shard cannot do."""
+
+
+class SessionState:
+    """One session on one shard: the cache of its layers and, at the tail, the ids so far."""
+
+    __slots__ = ("cache", "history", "layers", "length", "torn")
+
+    def __init__(self, cache: Any, layers: LayerRange) -> None:
+        self.cache = cache
+        self.layers = layers
+        self.length = 0
+        self.history: History | None = History()
+        """None once a peer left out ids: sampling is greedy from then on."""
+        self.torn = False
+
+
+class TorchModelShard:
+    """Layers [a, b) of a causal language model. Blocking; runs on one thread at a time.
+
+    `kv_sessions` is ADR-0022's name for the sessions cached on this shard. The store is the
+    node's; the composition root hangs it here, and the shard never touches it.
+    """
+
+    def __init__(
+        self,
+        runner: LayerRunner,
+        description: ShardDescription,
+        *,
+        rotary: RotaryLimit | None,
+        continues: bool,
+        report: Report,
+        token_text: Callable[[int], str],
+    ) -> None:
+        self.kv_sessions: object | None = None
+        self._runner = runner
+        self._description = description
+        self._rotary = rotary
+        self._continues = continues
+        self._report = report
+        self._token_text = token_text
+        self._sampler = Sampler()
+        self._fill_checked = False
+        self._form = ActivationForm(
+            runner.leading_axes, runner.hidden_size, runner.per_layer_width, runner.total
+        )
+
+    @property
+    def description(self) -> ShardDescription:
+        return self._description
+
+    @property
+    def supports_kv_cache(self) -> bool:
+        """Whether sessions may be cached here (ADR-0022); False means stateless, for good."""
+        return self._description.capabilities.kv_cache
+
+    def new_state(self, layers: LayerRange) -> SessionState:
+        """Empty state for a session that runs `layers` here. Raises WrongShard."""
+        self._check_held(layers)
+        return SessionState(self._runner.new_cache(layers), layers)
+
+    def state_bytes(self, state: SessionState) -> int:
+        return allocated_bytes(state.cache)
+
+    def text_of(self, token_id: int) -> str:
+        return self._token_text(token_id)
+
+    def run(self, step: ShardStep, state: SessionState | None) -> Activation | SampledToken | None:
+        """Run one step, extending `state` in place; without one, `step` is the whole sequence.
+
+        Returns:
+            What leaves the last layer of the step; at the model's last layer a token, or None
+            if none was wanted.
+
+        Raises:
+            WrongShard: the layers are not held here.
+            BadField: the step does not fit the model; `state` is untouched.
+            KVCacheMiss: `state` cannot be extended by this step; it is untouched.
+            StepTorn: failed after layers may have grown. `state` must not be used again.
+            NumericalError: NaN or infinity. `state` must not be used again.
+        """
+        self._check(step, state)
+        with torch.inference_mode():
+            entering = self._entering(step)
+            is_tail = step.layers.stop == self._runner.total
+            output = self._advanced(entering, step, state, draws=is_tail and step.want_token)
+            if state is not None:
+                self._settle(step, state)
+            if isinstance(output, Tensor):
+                return self._drawn(output, step, state)
+            return None if is_tail else packed(output)
+
+    def _check(self, step: ShardStep, state: SessionState | None) -> None:
+        self._check_held(step.layers)
+        stop = step.past_length + step.length
+        limit = self._description.context_length
+        if step.length < 1 or step.past_length < 0 or stop > limit:
+            raise BadField("positions", f"1 to {limit} in all", (step.past_length, step.length))
+        if step.tokens or step.layers.start == 0:
+            self._check_tokens(step)
+        if step.layers.start > 0:
+            if step.activation is None:
+                raise BadField("activation", f"hidden states entering layers {step.layers}", None)
+            self._form.check(step.activation, step.layers, step.length)
+        if state is None:
+            if step.past_length:
+                raise BadField("past_length", "0 for a stateless step", step.past_length)
+        else:
+            self._check_state(step, state)
+
+    def _check_tokens(self, step: ShardStep) -> None:
+        if len(step.tokens) != step.length:
+            raise BadField("tokens", f"{step.length} ids", len(step.tokens))
+        vocab_size = self._runner.vocab_size
+        if min(step.tokens) < 0 or max(step.tokens) >= vocab_size:
+            raise BadField("tokens", f"ids below {vocab_size}", step.tokens[:8])
+        check_ids(step.sampling, vocab_size)
+
+    def _check_held(self, layers: LayerRange) -> None:
+        held = self._runner.held
+        if not held.holds(layers):
+            raise WrongShard(f"layers {layers}: this shard holds {held}")
+        for run in self._description.inseparable:
+            if layers.start < run.stop and run.start < layers.stop and not layers.holds(run):
+                raise WrongShard(f"layers {layers} cut layers {run}, which share their K/V")
+
+    def _check_state(self, step: ShardStep, state: SessionState) -> None:
+        if state.torn:
+            raise StepTorn("an earlier step of this session failed midway")
+        if step.past_length and not self.supports_kv_cache:
+            raise KVCacheMiss(MissReason.CACHING_OFF, "this shard cannot cache")
+        if state.layers != step.layers:
+            raise KVCacheMiss(
+                MissReason.START_LAYER, f"expected layers {state.layers}, got {step.layers}"
+            )
+        if state.length != step.past_length:
+            raise KVCacheMiss(
+                MissReason.PAST_LENGTH,
+                f"expected {step.past_length} positions, session holds {state.length}",
+            )
+        stop = step.past_length + step.length
+        if self._rotary is not None and self._rotary.forbids(step.past_length, stop):
+            raise KVCacheMiss(
+                MissReason.POSITION_LIMIT,
+                f"rotary factors change beyond {self._rotary.length} positions",
+            )
+
+    def _entering(self, step: ShardStep) -> Tensor | Passing:
+        if step.layers.start == 0:
+            return torch.tensor([step.tokens], device=self._runner.device)
+        assert step.activation is not None
+        return unpacked(step.activation, self._runner.dtype, self._runner.device)
+
+    def _advanced(
+        self,
+        entering: Tensor | Passing,
+        step: ShardStep,
+        state: SessionState | None,
+        *,
+        draws: bool,
+    ) -> Tensor | Passing:
+        """Run the layers: logits V if `draws`, else what leaves them."""
+        cache = None if state is None else state.cache
+        run = self._runner.logits if draws else self._runner.passing
+        try:
+            if step.past_length and step.length > 1 and not self._continues:
+                return self._one_by_one(run, entering, step, cache)
+            return run(entering, step.layers, step.past_length, cache)
+        # The model's code is not ours and may raise anything, and its layers have grown by then.
+        except Exception as error:
+            if state is not None:
+                state.torn = True
+            raise StepTorn(
+                f"layers {step.layers} failed: {error}", out_of_memory=_is_out_of_memory(error)
+            ) from error
+
+    def _one_by_one(
+        self, run: Callable[..., Any], entering: Tensor | Passing, step: ShardStep, cache: Any
+    ) -> Tensor | Passing:
+        outputs = [
+            run(
+                positions_of(entering, index, index + 1),
+                step.layers,
+                step.past_length + index,
+                cache,
+            )
+            for index in range(step.length)
+        ]
+        if isinstance(outputs[-1], Tensor):
+            return outputs[-1]
+        rows = [output.per_layer_inputs_BTLP for output in outputs]
+        return Passing(
+            torch.cat([output.hidden for output in outputs], dim=-2),
+            None if rows[0] is None else torch.cat(rows, dim=1),
+        )
+
+    def _settle(self, step: ShardStep, state: SessionState) -> None:
+        """Note that every layer has seen the step's positions."""
+        if not self._fill_checked and step.past_length == 0:
+            self._fill_checked = True
+            empty = unfilled_layers(state.cache)
+            if empty:
+                self._stop_caching(f"layers {empty} hold nothing after a prefill: no KV cache")
+        state.length = step.past_length + step.length
+        if len(step.tokens) == step.length and state.history is not None:
+            state.history.extend(step.tokens)
+        else:
+            state.history = None
+
+    def _stop_caching(self, why: str) -> None:
+        self._report(why)
+        capabilities = replace(self._description.capabilities, kv_cache=False, multi_token=False)
+        self._description = replace(self._description, capabilities=capabilities)
+
+    def _drawn(self, logits_V: Tensor, step: ShardStep, state: SessionState | None) -> SampledToken:
+        history = History(step.tokens) if state is None else state.history
+        sampling = step.sampling if history else SamplingParams(logprobs=step.sampling.logprobs)
+        try:
+            if not bool(torch.isfinite(logits_V).all()):
+                raise NumericalError("the logits hold NaN or infinity")
+            position = step.past_length + step.length
+            return self._sampler.draw(logits_V, history or History(), sampling, position)
+        except NumericalError:
+            if state is not None:
+                state.torn = True
+            raise
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # The CPU allocator raises a plain RuntimeError.
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
