@@ -286,7 +286,7 @@ def _nucleus(shifted_V: Tensor, ranked_N: Tensor | None, top_p: float) -> Tensor
 
 
 def _wide_nucleus(shifted_V: Tensor, weights_V: Tensor, wanted: float) -> Tensor:
-    """Bucket the ids by score; keep the buckets above the cut, and sort only the one it falls in."""
+    """Bucket the ids by score; keep the buckets above the cut, sort only the one it falls in."""
     least = float(shifted_V[shifted_V > -_NEGLIGIBLE].min())
     scale = (_BUCKETS - 1) / max(-least, 1e-6)
     buckets_V = (shifted_V * -scale).clamp_(max=_BUCKETS - 1).long()

@@ -1,0 +1,1 @@
+"""Where models come from: names, hub ids, GGUF files and directories become local directories."""
