@@ -45,10 +45,16 @@ METHODS = {
     "/metrics": ("GET",),
 }
 SESSION_METHODS = ("PUT", "GET", "DELETE")
+CLOSING = (Code.TOO_LARGE.status, Code.DEADLINE.status)
+"""After these the connection ends: the rest of a body may be long or never come."""
 
 
 class ClientGone(Exception):
     """The client left before its request was whole; there is nobody to answer."""
+
+
+class ClientSlow(Exception):
+    """The body did not arrive within READ_TIMEOUT_S."""
 
 
 def node_app(
@@ -74,6 +80,8 @@ class _NodeApp:
             answer = await self._answer(scope, receive)
         except ClientGone:
             return
+        except ClientSlow:
+            answer = _refuse(Refusal(Code.DEADLINE, f"no whole body within {READ_TIMEOUT_S:g} s"))
         except MeshnetError as error:
             answer = _refuse(refusal_of(error))
         except Exception:
@@ -162,7 +170,7 @@ def _content_length(scope: Message) -> int | None:
 
 
 async def _read_body(receive: Receive, length: int | None, limit: int) -> bytearray:
-    """Return the whole body, writable. Raises TooLarge, ClientGone."""
+    """Return the whole body, writable. Raises TooLarge, ClientGone, ClientSlow."""
     if length is not None and length > limit:
         raise TooLarge("body", f"at most {limit} bytes", length)
     body = bytearray()
@@ -178,7 +186,7 @@ async def _read_body(receive: Receive, length: int | None, limit: int) -> bytear
                     raise TooLarge("body", f"at most {limit} bytes", f"over {limit} bytes")
                 more = message.get("more_body", False)
     except TimeoutError:
-        raise ClientGone from None
+        raise ClientSlow from None
     return body
 
 
@@ -188,7 +196,7 @@ async def _reply(answer: Answer, send: Send) -> None:
     headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in fields.items()]
     if status != 204:
         headers.append((b"content-length", b"%d" % length))
-    if status == Code.TOO_LARGE.status:
+    if status in CLOSING:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     if length <= JOIN_BYTES:
