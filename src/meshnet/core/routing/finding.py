@@ -1,0 +1,173 @@
+"""Which nodes a step visits, in which order, and which layers each runs.
+
+A route is an exact cover of [0, total): every layer once, in order. A hop may run a sub-range of
+what its node holds. All shards of a route are of one fingerprint, and no inseparable run is cut.
+Among the routes possible: fewest hops, then fewest suspects, then fewest hops that cannot
+cache, then the least load; ties fall by node id, so equal inventories give equal routes.
+
+Only some cuts need trying: a cut can always be moved right until its left shard ends or an
+inseparable run begins, which never adds a hop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from meshnet.core.vocabulary import (
+    Hop,
+    LayerRange,
+    ModelId,
+    NodeDescription,
+    NodeId,
+    Route,
+    ShardDescription,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Snapshot of who serves what; `suspects` failed lately and are the second choice."""
+
+    nodes: Mapping[NodeId, NodeDescription]
+    suspects: frozenset[NodeId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoute:
+    """Why a model cannot be run now. `missing` is empty if no node knows the model at all."""
+
+    model: ModelId
+    missing: tuple[LayerRange, ...]
+
+    def __str__(self) -> str:
+        if not self.missing:
+            return f"no ready node serves {self.model}"
+        layers = ", ".join(map(str, self.missing))
+        return f"no ready node serves layers {layers} of {self.model}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Holding:
+    """A shard with what its choice costs."""
+
+    node: NodeId
+    shard: ShardDescription
+    suspect: bool
+    load: float
+
+
+Cost = tuple[int, int, int, float, tuple[tuple[NodeId, int], ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """The best hops from layer 0 to some cut."""
+
+    cost: Cost = (0, 0, 0, 0.0, ())
+    holdings: tuple[_Holding, ...] = ()
+    hops: tuple[Hop, ...] = field(default=())
+
+    def extended(self, holding: _Holding, layers: LayerRange) -> _Way:
+        hops, suspects, uncached, load, names = self.cost
+        cost = (
+            hops + 1,
+            suspects + holding.suspect,
+            uncached + (not holding.shard.capabilities.kv_cache),
+            load + holding.load,
+            (*names, (holding.node, holding.shard.layers.start)),
+        )
+        return _Way(cost, (*self.holdings, holding), (*self.hops, Hop(holding.node, layers)))
+
+
+def find_route(
+    inventory: Inventory, model: ModelId, avoid: Collection[NodeId] = ()
+) -> Route | NoRoute:
+    """Return the best route over the ready nodes outside `avoid`, or what is missing for one."""
+    kinds = _by_kind(_holdings(inventory, model, avoid))
+    ways = [way for holdings in kinds if (way := _best_way(holdings)) is not None]
+    if not ways:
+        missing = [_missing(holdings) for holdings in kinds]
+        return NoRoute(model, min(missing, key=_layers_in, default=()))
+    best = min(ways, key=lambda way: way.cost)
+    capabilities = [holding.shard.capabilities for holding in best.holdings]
+    return Route(
+        model=model,
+        hops=best.hops,
+        kv_cache=all(capability.kv_cache for capability in capabilities),
+        multi_token=all(capability.multi_token for capability in capabilities),
+    )
+
+
+def _holdings(inventory: Inventory, model: ModelId, avoid: Collection[NodeId]) -> list[_Holding]:
+    return [
+        _Holding(node, shard, node in inventory.suspects, _load(description))
+        for node, description in sorted(inventory.nodes.items())
+        if description.ready and node not in avoid
+        for shard in description.shards
+        if shard.model == model
+    ]
+
+
+def _load(node: NodeDescription) -> float:
+    """Return how full the node is, 0 to 1, by the scarcer of places and bytes."""
+    return max(node.sessions / max(node.sessions_max, 1), node.kv_bytes / max(node.kv_bytes_max, 1))
+
+
+def _by_kind(holdings: Iterable[_Holding]) -> list[list[_Holding]]:
+    """Group what may meet in one route: equal fingerprint and depth, in a fixed order."""
+    kinds: dict[tuple[str, int], list[_Holding]] = {}
+    for holding in holdings:
+        key = (holding.shard.fingerprint, holding.shard.layers_total)
+        kinds.setdefault(key, []).append(holding)
+    return [kinds[key] for key in sorted(kinds)]
+
+
+def _best_way(holdings: Sequence[_Holding]) -> _Way | None:
+    total = holdings[0].shard.layers_total
+    best: dict[int, _Way] = {0: _Way()}
+    cuts = _cuts(holdings, total)
+    for at, stop in enumerate(cuts):
+        for start in (0, *cuts[:at]):
+            if start not in best:
+                continue
+            layers = LayerRange(start, stop)
+            for holding in holdings:
+                if holding.shard.layers.holds(layers):
+                    way = best[start].extended(holding, layers)
+                    if stop not in best or way.cost < best[stop].cost:
+                        best[stop] = way
+    return best.get(total)
+
+
+def _cuts(holdings: Sequence[_Holding], total: int) -> list[int]:
+    """Return the cuts worth trying, ascending, `total` last."""
+    runs = _runs(holdings)
+    cuts = {total, *(holding.shard.layers.stop for holding in holdings)}
+    cuts |= {run.start for run in runs}
+    inside = {cut for cut in cuts for run in runs if run.start < cut < run.stop}
+    return sorted(cut for cut in cuts - inside if 0 < cut <= total)
+
+
+def _runs(holdings: Iterable[_Holding]) -> set[LayerRange]:
+    return {run for holding in holdings for run in holding.shard.inseparable}
+
+
+def _missing(holdings: Sequence[_Holding]) -> tuple[LayerRange, ...]:
+    """Return the layers nobody holds, or else the inseparable runs that no shard holds whole."""
+    total = holdings[0].shard.layers_total
+    held = [holding.shard.layers for holding in holdings]
+    missing = []
+    covered = 0
+    for layers in [*sorted(held), LayerRange(total, total + 1)]:
+        if layers.start > covered:
+            missing.append(LayerRange(covered, layers.start))
+        covered = max(covered, layers.stop)
+    if missing:
+        return tuple(missing)
+    runs = sorted(_runs(holdings))
+    return tuple(run for run in runs if not any(layers.holds(run) for layers in held))
+
+
+def _layers_in(ranges: Sequence[LayerRange]) -> tuple[int, Sequence[LayerRange]]:
+    return sum(map(len, ranges)), ranges
