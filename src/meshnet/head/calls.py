@@ -1,0 +1,77 @@
+"""Carry out one question of a machine and word what happened as its event."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from meshnet.core.generation.transcript import (
+    Answered,
+    Forward,
+    Lost,
+    NoRoute,
+    Replied,
+    Reroute,
+    Rerouted,
+    Reserve,
+    Tick,
+    Unanswered,
+)
+from meshnet.core.vocabulary import HopLost, ModelId, Route
+from meshnet.head.client import HopClient
+from meshnet.head.directory import Directory
+
+E = TypeVar("E")
+
+
+class Calls:
+    def __init__(
+        self,
+        client: HopClient,
+        directory: Directory,
+        *,
+        model: ModelId,
+        clock: Callable[[], float],
+    ) -> None:
+        self._client, self._directory = client, directory
+        self._model, self._clock = model, clock
+
+    async def by(self, deadline: float | None, work: Awaitable[E]) -> E | Tick:
+        """Await `work`, or cancel it at `deadline` and tell that time passed."""
+        delay_s = None if deadline is None else max(deadline - self._clock(), 0.0)
+        try:
+            async with asyncio.timeout(delay_s):
+                return await work
+        except TimeoutError:
+            return Tick()
+
+    async def forward(self, asked: Forward) -> Replied | Lost:
+        try:
+            reply = await self._client.forward(asked.hop.node, asked.request, asked.timeout_s)
+        except HopLost as lost:
+            return Lost(asked.ref, str(lost))
+        return Replied(asked.ref, reply)
+
+    async def reserve(self, asked: Reserve) -> Answered | Unanswered:
+        try:
+            answer = await self._client.reserve(asked.hop.node, asked.request, asked.timeout_s)
+        except HopLost as lost:
+            return Unanswered(asked.ref, str(lost))
+        return Answered(asked.ref, answer)
+
+    async def reroute(self, asked: Reroute) -> Rerouted | NoRoute:
+        """Ask every node what it serves now; a lost one comes last, and only if it answers."""
+        avoid = () if asked.lost is None else (asked.lost.node,)
+        for node in avoid:
+            self._directory.suspect(node)
+        await self._directory.refresh()
+        found = self._directory.route(self._model, avoid)
+        if isinstance(found, Route):
+            return Rerouted(found)
+        return NoRoute(f"{asked.reason}; {found}")
+
+    async def nothing(self) -> Tick:
+        """Wait for whatever ends the wait from outside."""
+        await asyncio.get_running_loop().create_future()
+        return Tick()

@@ -1,0 +1,35 @@
+"""What the head needs from whatever carries its questions to nodes.
+
+Two carriers exist: HTTP and the simulated network. Every call ends within `timeout_s` with an
+answer or HopLost, and can be cancelled at any time; a cancelled call leaves nothing behind here
+(what the node does with it is the session rules' concern).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from meshnet.core.protocol.messages import (
+    ForwardRequest,
+    Refusal,
+    Reply,
+    Reserved,
+    ReserveRequest,
+)
+from meshnet.core.vocabulary import NodeDescription, NodeId, SessionId
+
+
+class HopClient(Protocol):
+    async def forward(self, node: NodeId, request: ForwardRequest, timeout_s: float) -> Reply:
+        """Run one hop of one step. Raises HopLost: timeout, refused, reset, unreadable."""
+
+    async def reserve(
+        self, node: NodeId, request: ReserveRequest, timeout_s: float
+    ) -> Reserved | Refusal:
+        """Ask for room; a node that knows no reservations grants it. Raises HopLost."""
+
+    async def release(self, node: NodeId, session: SessionId, timeout_s: float) -> None:
+        """Hint that a session is over. Raises HopLost."""
+
+    async def describe(self, node: NodeId, timeout_s: float) -> NodeDescription:
+        """Raises HopLost, also for a node that has no description yet."""

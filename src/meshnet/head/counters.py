@@ -1,0 +1,24 @@
+"""What one head has done since it began, for its metrics. Numbers only ever rise."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from meshnet.core.generation.transcript import RefillReason
+
+
+@dataclass(slots=True)
+class HeadCounters:
+    started: int = 0
+    finished: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    tokens: int = 0
+    prefills: int = 0
+    """Steps that carried all ids so far, refills and stateless steps among them."""
+    refills: Counter[RefillReason] = field(default_factory=Counter)
+    holds: int = 0
+    """Times a generation began to ask nodes to hold something for it."""
+    releases: int = 0
+    """Times it told them that it is over. Equal to `holds` when no generation runs."""

@@ -1,0 +1,130 @@
+"""Which nodes there are and what each serves, as this head learnt it.
+
+A static list of nodes, described again and again. A node that was lost in a call is a suspect: it
+leaves the inventory at its next failed description, while a node in good standing may
+miss `strikes_max - 1` of them. Any description clears it. Snapshots are values.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+from meshnet.core.routing import Inventory, NoRoute, find_route
+from meshnet.core.vocabulary import HopLost, ModelId, NodeDescription, NodeId, Route
+from meshnet.head.client import HopClient
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryLimits:
+    describe_timeout_s: float = 2.0
+    refresh_s: float = 5.0
+    strikes_max: int = 3
+
+
+class Directory:
+    """Use it as an async context manager to keep it fresh in the background.
+
+    Without that, it learns only when `refresh` is called.
+    """
+
+    def __init__(
+        self,
+        client: HopClient,
+        nodes: Sequence[NodeId],
+        *,
+        clock: Callable[[], float],
+        limits: DirectoryLimits | None = None,
+    ) -> None:
+        self._client, self._nodes, self._clock = client, tuple(nodes), clock
+        self._limits = limits or DirectoryLimits()
+        self._known: dict[NodeId, NodeDescription] = {}
+        self._strikes: dict[NodeId, int] = {}
+        self._round = asyncio.Lock()
+        self._round_began_at: float | None = None
+        self._tasks = asyncio.TaskGroup()
+        self._refreshing: asyncio.Task[None] | None = None
+
+    @property
+    def nodes(self) -> tuple[NodeId, ...]:
+        return self._nodes
+
+    def snapshot(self) -> tuple[NodeDescription, ...]:
+        """The descriptions held now, in the order of the static list."""
+        return tuple(self._known[node] for node in self._nodes if node in self._known)
+
+    def inventory(self) -> Inventory:
+        return Inventory(dict(self._known), self.suspects())
+
+    def route(self, model: ModelId, avoid: Collection[NodeId] = ()) -> Route | NoRoute:
+        """Return the best route known now; one through `avoid` only where there is no other."""
+        inventory = self.inventory()
+        around = find_route(inventory, model, avoid)
+        if isinstance(around, Route) or not avoid:
+            return around
+        return find_route(inventory, model)
+
+    def ready(self, model: ModelId) -> bool:
+        return isinstance(self.route(model), Route)
+
+    def suspect(self, node: NodeId) -> None:
+        """A call to `node` was lost: believe its next description, or forget it."""
+        self._strikes[node] = self._limits.strikes_max - 1
+
+    def suspects(self) -> frozenset[NodeId]:
+        return frozenset(node for node, strikes in self._strikes.items() if strikes)
+
+    async def refresh(self) -> None:
+        """Ask every node what it serves. Ends within the description timeout, or twice that.
+
+        Callers share rounds: one that waited while a whole round ran has what it came for.
+        """
+        came_at = self._clock()
+        async with self._round:
+            if self._round_began_at is not None and self._round_began_at >= came_at:
+                return
+            began_at = self._clock()
+            async with asyncio.TaskGroup() as asking:
+                for node in self._nodes:
+                    asking.create_task(self._describe(node))
+            self._round_began_at = began_at
+
+    async def __aenter__(self) -> Directory:
+        await self._tasks.__aenter__()
+        self._refreshing = self._tasks.create_task(self._keep_fresh())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+        await self._tasks.__aexit__(kind, error, trace)
+
+    async def _keep_fresh(self) -> None:
+        while True:
+            await self.refresh()
+            await asyncio.sleep(self._limits.refresh_s)
+
+    async def _describe(self, node: NodeId) -> None:
+        timeout_s = self._limits.describe_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                description = await self._client.describe(node, timeout_s)
+        except (HopLost, TimeoutError):
+            self._strike(node)
+            return
+        self._strikes.pop(node, None)
+        # A node names itself; the head knows it by the name it dials.
+        self._known[node] = replace(description, node=node)
+
+    def _strike(self, node: NodeId) -> None:
+        strikes = self._strikes.get(node, 0) + 1
+        self._strikes[node] = min(strikes, self._limits.strikes_max)
+        if strikes >= self._limits.strikes_max:
+            self._known.pop(node, None)

@@ -1,0 +1,202 @@
+"""Run generations: carry out what their machines ask, feed back what happened.
+
+The driver knows no rule of the protocol. A generation runs in its consumer's task: between two
+steps it waits for the consumer, and whatever ends the consumer's interest (closing the
+iterator, cancelling the task) ends the call that is in flight. Only release hints live longer; the
+head's task group owns them.
+
+Invariants
+    * every path out of `generate` ends the machine in charge, which releases what its session
+      holds exactly once;
+    * a call whose answer is no longer wanted is cancelled, never awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from meshnet.core.generation.admission import Admission, AdmissionSpec
+from meshnet.core.generation.limits import AdmissionLimits, GenerationLimits
+from meshnet.core.generation.machine import Generation
+from meshnet.core.generation.states import GenerationSpec
+from meshnet.core.generation.stopping import StopRules
+from meshnet.core.generation.transcript import Release
+from meshnet.core.vocabulary import ModelId, Route, SessionId
+from meshnet.head.admission_queue import AdmissionQueue
+from meshnet.head.admit import AdmissionRun
+from meshnet.head.calls import Calls
+from meshnet.head.client import HopClient
+from meshnet.head.counters import HeadCounters
+from meshnet.head.directory import Directory
+from meshnet.head.hints import ReleaseHints
+from meshnet.head.observation import Observation
+from meshnet.head.run import GenerationRun
+from meshnet.head.seam import FinishEvent, GenerationFailed, GenerationRequest, TokenEvent
+from meshnet.telemetry.events import Event, Record
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLimits:
+    generation: GenerationLimits = field(default_factory=GenerationLimits)
+    admission: AdmissionLimits = field(default_factory=AdmissionLimits)
+    reserved_tokens_max: int = 512
+    """Room reserved for the answer; a longer one grows its sessions as it goes."""
+    waiting_max: int = 256
+    release_timeout_s: float = 2.0
+
+
+def record_nothing(event: Event) -> None:
+    """Telemetry nobody listens to."""
+
+
+class Head:
+    """Generate with one model over the nodes of a directory. Use it as an async context manager.
+
+    Args:
+        encode_text: ids of a text, for tails that name no token id (see Generation).
+        new_session_id: unguessable, at least 128 bits, never the same twice.
+        clock: monotonic seconds, the same clock the event loop runs on.
+        jitter: numbers in [0, 1).
+    """
+
+    def __init__(
+        self,
+        client: HopClient,
+        directory: Directory,
+        *,
+        model: ModelId,
+        encode_text: Callable[[str], tuple[int, ...]],
+        new_session_id: Callable[[], SessionId],
+        clock: Callable[[], float],
+        jitter: Callable[[], float],
+        limits: HeadLimits | None = None,
+        record: Record = record_nothing,
+    ) -> None:
+        self._client, self._directory, self._model = client, directory, model
+        self._encode_text, self._new_session_id = encode_text, new_session_id
+        self._clock, self._jitter, self._record = clock, jitter, record
+        self._limits = limits or HeadLimits()
+        self._queue = AdmissionQueue(waiting_max=self._limits.waiting_max)
+        self._tasks = asyncio.TaskGroup()
+        self._hints = ReleaseHints(client, self._tasks, timeout_s=self._limits.release_timeout_s)
+        self._calls = Calls(client, directory, model=model, clock=clock)
+        self.counters = HeadCounters()
+
+    @property
+    def model(self) -> ModelId:
+        return self._model
+
+    @property
+    def directory(self) -> Directory:
+        return self._directory
+
+    @property
+    def ready(self) -> bool:
+        """A route to the whole model is known."""
+        return self._directory.ready(self._model)
+
+    @property
+    def waiting(self) -> int:
+        """Requests behind the one that asks the nodes for a place."""
+        return self._queue.waiting
+
+    async def __aenter__(self) -> Head:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._tasks.__aexit__(kind, error, trace)
+
+    async def generate(
+        self, request: GenerationRequest
+    ) -> AsyncGenerator[TokenEvent | FinishEvent, None]:
+        """Yield tokens as they are drawn, then one FinishEvent. Close it to stop (`aclosing`).
+
+        Raises GenerationFailed: what was yielded before stays valid.
+        """
+        session = self._new_session_id()
+        deadline_at = self._clock() + request.deadline_s
+        seen = Observation(
+            self.counters, self._record, self._clock, session=session, trace=request.trace
+        )
+        route = await self._admit(session, request, deadline_at, seen)
+        run = GenerationRun(
+            self._machine(session, request, deadline_at, route),
+            session=session,
+            calls=self._calls,
+            release=self._release,
+            clock=self._clock,
+            seen=seen,
+        )
+        seen.started(route, len(request.prompt))
+        try:
+            while not run.done:
+                for item in await run.advance():
+                    yield item
+        finally:
+            run.close()
+
+    async def _admit(
+        self, session: SessionId, request: GenerationRequest, deadline_at: float, seen: Observation
+    ) -> Route:
+        try:
+            async with self._queue.front(request.deadline_s):
+                return await self._admission(session, request, deadline_at, seen).admit()
+        except GenerationFailed as failed:
+            seen.failed(failed.code.value)
+            seen.ended(None)
+            raise
+        except asyncio.CancelledError:
+            seen.ended(None)
+            raise
+
+    def _admission(
+        self, session: SessionId, request: GenerationRequest, deadline_at: float, seen: Observation
+    ) -> AdmissionRun:
+        answer = min(request.tokens_max, self._limits.reserved_tokens_max)
+        known = self._directory.route(self._model)
+        machine = Admission(
+            AdmissionSpec(session, len(request.prompt) + answer, deadline_at),
+            known if isinstance(known, Route) else None,
+            limits=self._limits.admission,
+            jitter=self._jitter,
+        )
+        return AdmissionRun(
+            machine,
+            calls=self._calls,
+            place_freed=self._queue.place_freed,
+            release=self._release,
+            clock=self._clock,
+            seen=seen,
+        )
+
+    def _machine(
+        self, session: SessionId, request: GenerationRequest, deadline_at: float, route: Route
+    ) -> Generation:
+        spec = GenerationSpec(
+            session=session,
+            prompt=request.prompt,
+            sampling=request.sampling,
+            stop=StopRules(request.stop_ids, request.tokens_max),
+            deadline_at=deadline_at,
+            reserved=route.kv_cache,
+            trace=request.trace,
+        )
+        return Generation(
+            spec,
+            route,
+            limits=self._limits.generation,
+            encode_text=self._encode_text,
+            jitter=self._jitter,
+        )
+
+    def _release(self, release: Release) -> None:
+        self._hints.send(release, then=self._queue.tell_place_freed)

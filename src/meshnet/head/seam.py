@@ -1,0 +1,58 @@
+"""What a caller of the head gives and gets. Values and the one error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshnet.core.generation.accounting import HopStats
+from meshnet.core.generation.transcript import FailureCode, FinishReason
+from meshnet.core.vocabulary import MeshnetError, SampledToken, SamplingParams, SessionId
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One prompt to complete. `trace` is the request id that logs of all hops repeat."""
+
+    prompt: tuple[int, ...]
+    tokens_max: int
+    sampling: SamplingParams
+    stop_ids: frozenset[int]
+    deadline_s: float
+    trace: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.prompt or self.tokens_max < 1:
+            raise ValueError(
+                f"generation: expected a prompt and tokens_max >= 1, "
+                f"got {len(self.prompt)} tokens and {self.tokens_max}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    token: SampledToken
+
+
+@dataclass(frozen=True, slots=True)
+class FinishEvent:
+    """The last item of a generation that succeeded."""
+
+    reason: FinishReason
+    session: SessionId
+    prompt_tokens: int
+    completion_tokens: int
+    prefills: int
+    refills: int
+    ttft_s: float | None
+    """From the call of `generate`, so the time spent waiting for a place is in it."""
+    duration_s: float
+    hops: tuple[HopStats, ...]
+
+
+class GenerationFailed(MeshnetError):
+    """No answer, or no more of it. What was yielded before stays valid."""
+
+    def __init__(self, code: FailureCode, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retry_after_s = retry_after_s
