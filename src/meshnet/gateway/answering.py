@@ -1,0 +1,170 @@
+"""From a checked request to a response: the one path that chat and completions share.
+
+    body --(thread: parse, template, tokenise, plan)--> Job --> stream of chunks | one body
+
+Invariants
+    * everything that can be refused is refused before the first byte of an answer;
+    * streamed or not, the same pieces are shown: only their packing differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from meshnet.gateway.assembly import Piece, pieces
+from meshnet.gateway.bodies import read_body
+from meshnet.gateway.delivery import EventStream, unless_gone
+from meshnet.gateway.errors import ApiError, json_response, of_failure
+from meshnet.gateway.planning import Plan
+from meshnet.gateway.ports import Ambient, Generator, TextModel
+from meshnet.gateway.requests import Delivery
+from meshnet.gateway.settings import GatewaySettings
+from meshnet.head import GenerationFailed
+
+DEFAULT_MODEL = "default"
+CLIENT_GONE = 499
+REQUEST_ID = "meshnet.request_id"
+"""Where the boundary leaves the request id in the ASGI scope."""
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+_IGNORED_MAX = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What every endpoint needs."""
+
+    generator: Generator
+    text: TextModel
+    settings: GatewaySettings
+    ambient: Ambient
+    fingerprint: Callable[[], str]
+
+    def check_model(self, model: str) -> None:
+        """Accept the served model's id and its alias. Raises ApiError."""
+        if model not in (DEFAULT_MODEL, self.text.model):
+            raise unknown_model(model)
+
+    def seed(self, asked: int | None) -> int:
+        return self.ambient.new_seed() if asked is None else asked
+
+
+def unknown_model(model: str) -> ApiError:
+    shown = model if _NAME.fullmatch(model.replace("/", "-")) else "asked for"
+    return ApiError(
+        404, f"The model {shown} does not exist.", code="model_not_found", param="model"
+    )
+
+
+class Form(Protocol):
+    """How pieces are written: the shapes of one endpoint."""
+
+    def chunks(self, choice: int, piece: Piece, *, first: bool) -> Iterator[dict[str, Any]]: ...
+
+    def usage_chunk(self) -> dict[str, Any]: ...
+
+    def whole(self, answers: Sequence[Piece]) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request that will be served: one plan per choice."""
+
+    plans: tuple[Plan, ...]
+    form: Form
+    delivery: Delivery
+    ignored: tuple[str, ...]
+
+
+def envelope(service: Service, prefix: str) -> dict[str, Any]:
+    """What is equal in all chunks of an answer."""
+    return {
+        "id": f"{prefix}-{service.ambient.new_id()}",
+        "created": int(service.ambient.now()),
+        "model": str(service.text.model),
+        "system_fingerprint": service.fingerprint(),
+    }
+
+
+async def answer(
+    service: Service, request: Request, prepare: Callable[[Service, bytes, str], Job]
+) -> Response:
+    """Serve one POST. Raises ApiError for whatever is wrong with it."""
+    try:
+        body = await read_body(request, service.settings.limits.body_bytes)
+    except ClientDisconnect:
+        return Response(status_code=CLIENT_GONE)
+    job = await asyncio.to_thread(prepare, service, body, request.scope[REQUEST_ID])
+    if job.delivery.stream:
+        return EventStream(
+            _chunks(service, job),
+            keepalive_s=service.settings.keepalive_s,
+            grace_s=service.settings.grace_s,
+            headers=_headers(job),
+        )
+    told = await unless_gone(request.receive, _whole(service, job))
+    if told is None:
+        return Response(status_code=CLIENT_GONE)
+    if isinstance(told, ApiError):
+        raise told
+    return json_response(told, headers=_headers(job))
+
+
+async def _chunks(service: Service, job: Job) -> AsyncGenerator[Mapping[str, Any], None]:
+    unused = {"usage": None} if job.delivery.include_usage else {}
+    completion_tokens = 0
+    for choice, plan in enumerate(job.plans):
+        first = True
+        async with aclosing(pieces(service.generator, service.text, plan)) as parts:
+            async for piece in parts:
+                for chunk in job.form.chunks(choice, piece, first=first):
+                    yield chunk | unused
+                first = False
+        completion_tokens += piece.completion_tokens
+    if job.delivery.include_usage:
+        yield job.form.usage_chunk() | {"usage": _usage(job, completion_tokens)}
+
+
+async def _whole(service: Service, job: Job) -> dict[str, Any] | ApiError:
+    try:
+        answers = [
+            _joined([piece async for piece in pieces(service.generator, service.text, plan)])
+            for plan in job.plans
+        ]
+    except GenerationFailed as failure:
+        return of_failure(failure)
+    tokens = sum(piece.completion_tokens for piece in answers)
+    return job.form.whole(answers) | {"usage": _usage(job, tokens)}
+
+
+def _joined(parts: Sequence[Piece]) -> Piece:
+    return Piece(
+        text="".join(piece.text for piece in parts),
+        tokens=tuple(placed for piece in parts for placed in piece.tokens),
+        completion_tokens=parts[-1].completion_tokens,
+        finish=parts[-1].finish,
+    )
+
+
+def _usage(job: Job, completion_tokens: int) -> dict[str, Any]:
+    prompt_tokens = sum(plan.prompt_tokens for plan in job.plans)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
+
+
+def _headers(job: Job) -> dict[str, str]:
+    """Names come from the client: only plain ones are repeated, and not many."""
+    names = [name for name in job.ignored if _NAME.fullmatch(name)][:_IGNORED_MAX]
+    return {"x-meshnet-ignored": ",".join(names)} if names else {}

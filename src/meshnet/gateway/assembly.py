@@ -1,0 +1,113 @@
+"""From tokens to text: which characters leave when, and which tokens go with them.
+
+    token --decoder--> complete code points --stop filter--> piece {text, tokens, finish}
+
+Invariants
+    * the texts of all pieces joined are the answer, streamed or not;
+    * a token travels with the piece that carries its first character; a token that ends the
+      generation, and those of a stop string's text, travel with none;
+    * `completion_tokens` counts every token drawn, also those that carry no text.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from meshnet.core.generation.transcript import FailureCode, FinishReason
+from meshnet.core.vocabulary import SampledToken
+from meshnet.gateway.planning import Plan
+from meshnet.gateway.ports import Generator, StreamDecoder, TextModel
+from meshnet.gateway.stopping import StopFilter
+from meshnet.head import FinishEvent, GenerationFailed, TokenEvent
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedToken:
+    """A token of the answer and the offset of its first character in the text."""
+
+    token: SampledToken
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What may be shown now. The last piece of an answer has a finish reason."""
+
+    text: str
+    tokens: tuple[PlacedToken, ...]
+    completion_tokens: int
+    finish: FinishReason | None = None
+
+
+class Assembly:
+    """Turn the tokens of one generation into pieces."""
+
+    def __init__(
+        self, decoder: StreamDecoder, *, stops: tuple[str, ...], stop_ids: frozenset[int]
+    ) -> None:
+        self._decoder = decoder
+        self._filter = StopFilter(stops)
+        self._stop_ids = stop_ids
+        self._waiting: deque[PlacedToken] = deque()
+        self._decoded = 0
+        self._shown = 0
+        self._count = 0
+
+    def push(self, token: SampledToken) -> Piece:
+        """Take the next token. The piece has a finish reason if it completed a stop string."""
+        self._count += 1
+        if token.token_id in self._stop_ids:
+            return self._piece("")
+        self._waiting.append(PlacedToken(token, self._decoded))
+        return self._piece(self._take(self._decoder.push(token.token_id)))
+
+    def finish(self, reason: FinishReason) -> Piece:
+        """There are no more tokens: give out what was held."""
+        text = self._take(self._decoder.flush())
+        if self._filter.stopped:
+            return self._piece(text)
+        text += self._filter.flush()
+        self._shown += len(text)
+        placed = tuple(self._waiting)
+        self._waiting.clear()
+        return Piece(text, placed, self._count, reason)
+
+    def _take(self, decoded: str) -> str:
+        self._decoded += len(decoded)
+        return self._filter.push(decoded)
+
+    def _piece(self, text: str) -> Piece:
+        self._shown += len(text)
+        placed = []
+        while self._waiting and self._waiting[0].offset < self._shown:
+            placed.append(self._waiting.popleft())
+        finish = FinishReason.STOP if self._filter.stopped else None
+        return Piece(text, tuple(placed), self._count, finish)
+
+
+async def pieces(generator: Generator, text: TextModel, plan: Plan) -> AsyncGenerator[Piece, None]:
+    """Generate and give out what may be shown, the last piece with its finish reason.
+
+    Closing it closes the generation, and so does a stop string, before its piece is given out.
+    Raises GenerationFailed.
+    """
+    assembly = Assembly(text.decoder(), stops=plan.stops, stop_ids=plan.request.stop_ids)
+    last: Piece | None = None
+    async with aclosing(generator.generate(plan.request)) as events:
+        async for event in events:
+            match event:
+                case TokenEvent():
+                    piece = assembly.push(event.token)
+                case FinishEvent():
+                    piece = assembly.finish(event.reason)
+            if piece.finish is not None:
+                last = piece
+                break
+            if piece.text:
+                yield piece
+    if last is None:
+        raise GenerationFailed(FailureCode.UPSTREAM, "The generation ended without a reason.")
+    yield last

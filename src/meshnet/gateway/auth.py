@@ -1,0 +1,65 @@
+"""Who may use the API: bearers of a configured key, and everybody if none is configured.
+
+Invariants
+    * once a key is configured, every path but the probes is closed without one;
+    * a key is compared in constant time, against all keys, by digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from meshnet.gateway.errors import ApiError, error_response
+
+PROBES = frozenset({"/health", "/ready"})
+
+
+class KeyRing:
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._digests = [_digest(key) for key in keys]
+
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    def opens(self, authorization: str) -> bool:
+        """Tell whether the header's value is `Bearer` and one of the keys."""
+        scheme, _, key = authorization.strip().partition(" ")
+        presented = _digest(key.strip())
+        matches = [hmac.compare_digest(presented, digest) for digest in self._digests]
+        return scheme.lower() == "bearer" and any(matches)
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+class Authenticated:
+    """Let a request through only with a key, where keys are configured."""
+
+    def __init__(self, app: ASGIApp, keys: KeyRing) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._keys and scope["type"] != "lifespan" and scope.get("path") not in PROBES:
+            authorization = Headers(scope=scope).get("authorization", "")
+            if not self._keys.opens(authorization):
+                await error_response(_refusal(authorization))(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _refusal(authorization: str) -> ApiError:
+    what = "Incorrect API key provided." if authorization else "No API key provided."
+    return ApiError(
+        401,
+        f"{what} Send it as `Authorization: Bearer KEY`.",
+        type="authentication_error",
+        code="invalid_api_key",
+        headers={"www-authenticate": "Bearer"},
+    )

@@ -1,0 +1,76 @@
+"""POST /v1/completions: what is asked, and the shapes of its answers.
+
+Several prompts are served one after the other, each as the choice of its index: a batch takes
+one place on the nodes, never many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshnet.gateway.answering import Job, Service, envelope
+from meshnet.gateway.assembly import Piece, PlacedToken
+from meshnet.gateway.fields import read_json_object
+from meshnet.gateway.logprobs import completion_logprobs
+from meshnet.gateway.planning import Choices, plan
+from meshnet.gateway.ports import TextModel
+from meshnet.gateway.requests import Prompt, read_completion
+
+
+def prepare_completion(service: Service, body: bytes, trace: str) -> Job:
+    """Parse, tokenise and plan every prompt; blocking. Raises ApiError."""
+    text, settings = service.text, service.settings
+    asked = read_completion(read_json_object(body), settings.limits, text.vocab_size)
+    service.check_model(asked.model)
+    choices = Choices(
+        sampling=asked.sampling,
+        tokens_max=asked.tokens_max,
+        seed=service.seed(asked.sampling.seed),
+        deadline_s=settings.deadline_s,
+        trace=trace,
+        where="prompt",
+    )
+    plans = tuple(plan(_ids(text, prompt), text, choices) for prompt in asked.prompts)
+    form = CompletionForm(envelope(service, "cmpl"), text, asked.sampling.logprobs)
+    return Job(plans, form, asked.delivery, asked.ignored)
+
+
+def _ids(text: TextModel, prompt: Prompt) -> list[int]:
+    return text.encode(prompt, special=True) if isinstance(prompt, str) else list(prompt)
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionForm:
+    envelope: dict[str, Any]
+    text: TextModel
+    top: int | None
+
+    def chunks(self, choice: int, piece: Piece, *, first: bool) -> Iterator[dict[str, Any]]:
+        if piece.text or piece.tokens:
+            yield self._body([self._choice(choice, piece.text, piece.tokens, None)])
+        if piece.finish is not None:
+            yield self._body([self._choice(choice, "", (), piece.finish.value)])
+
+    def usage_chunk(self) -> dict[str, Any]:
+        return self._body([])
+
+    def whole(self, answers: Sequence[Piece]) -> dict[str, Any]:
+        return self._body(
+            [
+                self._choice(index, piece.text, piece.tokens, piece.finish and piece.finish.value)
+                for index, piece in enumerate(answers)
+            ]
+        )
+
+    def _choice(
+        self, index: int, text: str, tokens: Sequence[PlacedToken], finish: str | None
+    ) -> dict[str, Any]:
+        logprobs = None
+        if self.top is not None:
+            logprobs = completion_logprobs(tokens, self.text, self.top)
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+    def _body(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"object": "text_completion"} | self.envelope | {"choices": choices}

@@ -1,0 +1,130 @@
+"""How an answer reaches a client that may leave at any moment.
+
+    frames --pump--> queue of one --> start | data | comment every keepalive_s
+    receive --watch--> http.disconnect --> everything above is cancelled, the generation closed
+
+A stream's status waits `grace_s` for the first event: a refusal in that time is answered
+with its own status. After the headers, a failure is an error frame and never a normal end.
+
+Invariants
+    * whatever ends the response closes the generation before the response is over;
+    * one event at most is made ahead of a slow client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from meshnet.gateway import sse
+from meshnet.gateway.errors import ApiError, error_response, of_failure
+from meshnet.head import GenerationFailed
+
+T = TypeVar("T")
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
+    """Run `work` to its end, or cancel it when the client goes; None says it is gone."""
+    async with asyncio.TaskGroup() as tasks:
+        working = tasks.create_task(work)
+        watching = tasks.create_task(_cancel_when_gone(receive, working))
+        working.add_done_callback(lambda _: watching.cancel())
+    return None if working.cancelled() else working.result()
+
+
+async def _cancel_when_gone(receive: Receive, working: asyncio.Task[Any]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    working.cancel()
+
+
+class _End:
+    pass
+
+
+_Item = bytes | ApiError | _End
+
+
+class EventStream(Response):
+    """Send frames as server-sent events until they end, fail, or nobody listens."""
+
+    def __init__(
+        self,
+        frames: AsyncGenerator[Mapping[str, Any], None],
+        *,
+        keepalive_s: float,
+        grace_s: float,
+        headers: Mapping[str, str],
+    ) -> None:
+        super().__init__(status_code=200, headers=dict(headers) | sse.HEADERS)
+        del self.headers["content-length"]
+        self._frames = frames
+        self._keepalive_s = keepalive_s
+        self._grace_s = grace_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await unless_gone(receive, self._serve(scope, receive, send))
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        queue: asyncio.Queue[_Item] = asyncio.Queue(maxsize=1)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._pump(queue))
+            item = await _next(queue, self._grace_s)
+            if isinstance(item, ApiError):
+                await error_response(item)(scope, receive, send)
+                return
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
+            )
+            if item is None:
+                await _send(send, sse.KEEP_ALIVE)
+                item = await _next(queue, self._keepalive_s)
+            while not isinstance(item, _End):
+                await _send(send, _bytes_of(item))
+                item = (
+                    _End() if isinstance(item, ApiError) else await _next(queue, self._keepalive_s)
+                )
+            await _send(send, sse.DONE)
+            await _send(send, b"", more=False)
+
+    async def _pump(self, queue: asyncio.Queue[_Item]) -> None:
+        try:
+            async with aclosing(self._frames) as frames:
+                async for body in frames:
+                    await queue.put(sse.frame(body))
+        except GenerationFailed as failure:
+            await queue.put(of_failure(failure))
+        else:
+            await queue.put(_End())
+
+
+async def _next(queue: asyncio.Queue[_Item], timeout_s: float) -> _Item | None:
+    """The next item, or None if there is none for so long."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await queue.get()
+    except TimeoutError:
+        return None
+
+
+def _bytes_of(item: bytes | ApiError | None) -> bytes:
+    match item:
+        case None:
+            return sse.KEEP_ALIVE
+        case ApiError():
+            return sse.frame(item.body)
+        case _:
+            return item
+
+
+async def _send(send: Send, data: bytes, *, more: bool = True) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": more})

@@ -1,0 +1,240 @@
+"""How the endpoints describe themselves in /openapi.json.
+
+The tables name exactly the fields that `requests` reads and serves; a test compares them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshnet.core.vocabulary import TOKEN_ID_MAX
+from meshnet.gateway.messages import ROLES
+from meshnet.gateway.requests import INTEGER_MAX
+from meshnet.gateway.settings import ApiLimits
+
+Schema = dict[str, Any]
+
+
+def _number(low: float, high: float) -> Schema:
+    return {"type": ["number", "null"], "minimum": low, "maximum": high}
+
+
+def _integer(low: int, high: int) -> Schema:
+    return {"type": ["integer", "null"], "minimum": low, "maximum": high}
+
+
+_BOOLEAN: Schema = {"type": ["boolean", "null"]}
+_STRING: Schema = {"type": "string"}
+
+
+def _shared(limits: ApiLimits) -> Schema:
+    stop = {"type": "string", "minLength": 1, "maxLength": limits.stop_characters}
+    return {
+        "model": _STRING,
+        "max_completion_tokens": _integer(1, INTEGER_MAX),
+        "max_tokens": _integer(1, INTEGER_MAX),
+        "temperature": _number(0, 2),
+        "top_p": _number(0, 1),
+        "top_k": _integer(-1, TOKEN_ID_MAX),
+        "min_p": _number(0, 1),
+        "presence_penalty": _number(-2, 2),
+        "frequency_penalty": _number(-2, 2),
+        "repetition_penalty": _number(0.001, 100),
+        "logit_bias": {
+            "type": ["object", "null"],
+            "propertyNames": {"pattern": "^[0-9]{1,10}$"},
+            "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+            "maxProperties": limits.logit_bias,
+        },
+        "seed": _integer(-(2**63), 2**64 - 1),
+        "min_tokens": _integer(0, INTEGER_MAX),
+        "ignore_eos": _BOOLEAN,
+        "stop": {
+            "anyOf": [
+                stop,
+                {"type": "array", "maxItems": limits.stops, "items": stop},
+                {"type": "null"},
+            ]
+        },
+        "stop_token_ids": {
+            "type": ["array", "null"],
+            "maxItems": limits.stop_token_ids,
+            "items": {"type": "integer", "minimum": 0},
+        },
+        "stream": _BOOLEAN,
+        "stream_options": {
+            "type": ["object", "null"],
+            "properties": {"include_usage": _BOOLEAN},
+            "description": "Only with stream: true.",
+        },
+    }
+
+
+def chat_fields(limits: ApiLimits) -> Schema:
+    part = {
+        "type": "object",
+        "required": ["type", "text"],
+        "properties": {"type": {"const": "text"}, "text": _STRING},
+    }
+    message = {
+        "type": "object",
+        "required": ["role", "content"],
+        "properties": {
+            "role": {"enum": list(ROLES)},
+            "content": {"anyOf": [_STRING, {"type": "array", "minItems": 1, "items": part}]},
+            "name": {"type": ["string", "null"]},
+        },
+    }
+    return _shared(limits) | {
+        "messages": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": limits.messages,
+            "items": message,
+        },
+        "logprobs": _BOOLEAN,
+        "top_logprobs": _integer(0, limits.top_logprobs)
+        | {"description": "Only with logprobs: true."},
+        "reasoning_effort": {"type": ["string", "null"]},
+        "chat_template_kwargs": {
+            "type": ["object", "null"],
+            "properties": {
+                "enable_thinking": {"type": ["boolean", "string"]},
+                "reasoning_effort": {"type": ["boolean", "string"]},
+            },
+            "additionalProperties": False,
+        },
+    }
+
+
+def completion_fields(limits: ApiLimits) -> Schema:
+    ids = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+    several = {"type": "array", "minItems": 1, "maxItems": limits.prompts}
+    return _shared(limits) | {
+        "prompt": {"anyOf": [_STRING, several | {"items": _STRING}, ids, several | {"items": ids}]},
+        "logprobs": _integer(0, limits.completion_logprobs),
+    }
+
+
+def chat(limits: ApiLimits) -> Schema:
+    return _generation("Answer a chat.", chat_fields(limits), ["model", "messages"])
+
+
+def completions(limits: ApiLimits) -> Schema:
+    return _generation("Continue a text.", completion_fields(limits), ["model", "prompt"])
+
+
+def _generation(summary: str, fields: Schema, required: list[str]) -> Schema:
+    body = {"type": "object", "required": required, "properties": fields}
+    answers = {
+        "200": {
+            "description": "The answer, or its events with `stream: true`.",
+            "content": {
+                "application/json": {"schema": {"type": "object"}},
+                "text/event-stream": {"schema": _STRING},
+            },
+        }
+    }
+    refusals = {
+        status: _json(f"Refused: {why}.", ERROR)
+        for status, why in (
+            ("400", "a field is wrong, unsupported, or too long for the context"),
+            ("404", "unknown model"),
+            ("413", "body too large"),
+            ("415", "a body that is not JSON"),
+            ("500", "numerical error"),
+            ("502", "a node failed"),
+            ("503", "no room, or no route"),
+            ("504", "out of time"),
+        )
+    }
+    return {
+        "summary": summary,
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": body}},
+        },
+        "responses": answers | refusals | _UNAUTHORIZED,
+    }
+
+
+ERROR: Schema = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": _STRING,
+                "type": _STRING,
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+
+
+def _json(description: str, schema: Schema) -> Schema:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+_UNAUTHORIZED: Schema = {"401": _json("No key, or a wrong one.", ERROR)}
+
+_CARD: Schema = {
+    "type": "object",
+    "required": ["id", "object", "created", "owned_by", "max_model_len"],
+    "properties": {
+        "id": _STRING,
+        "object": {"const": "model"},
+        "created": {"type": "integer"},
+        "owned_by": _STRING,
+        "max_model_len": {"type": "integer"},
+        "context_length": {"type": "integer"},
+    },
+}
+
+MODELS: Schema = {
+    "summary": "List the served model.",
+    "responses": {
+        "200": _json(
+            "The list.",
+            {"type": "object", "properties": {"data": {"type": "array", "items": _CARD}}},
+        )
+    }
+    | _UNAUTHORIZED,
+}
+
+MODEL: Schema = {
+    "summary": "Describe the served model.",
+    "parameters": [{"name": "model", "in": "path", "required": True, "schema": _STRING}],
+    "responses": {"200": _json("The model.", _CARD), "404": _json("Unknown model.", ERROR)}
+    | _UNAUTHORIZED,
+}
+
+_STATUS: Schema = {"type": "object", "properties": {"status": _STRING, "detail": _STRING}}
+
+HEALTH: Schema = {
+    "summary": "Tell that the process lives.",
+    "responses": {"200": _json("It lives.", _STATUS)},
+}
+
+READY: Schema = {
+    "summary": "Tell whether every layer is served.",
+    "responses": {
+        "200": _json("A chat would be answered.", _STATUS),
+        "503": _json("What is missing.", _STATUS),
+    },
+}
+
+METRICS: Schema = {
+    "summary": "Measurements for Prometheus.",
+    "responses": {
+        "200": {
+            "description": "Text exposition format.",
+            "content": {"text/plain": {"schema": _STRING}},
+        }
+    }
+    | _UNAUTHORIZED,
+}

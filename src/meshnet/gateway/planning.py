@@ -1,0 +1,138 @@
+"""From what a client asks to what is generated: defaults, stop ids, and the context rule.
+
+absent max tokens          -> all the room the context leaves
+prompt + max tokens > room -> refused; nothing is ever cut
+min_tokens                 -> stop ids cannot be drawn before that many tokens
+ignore_eos                 -> the model's own stop ids cannot be drawn at all
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from meshnet.core.vocabulary import POSITIONS_MAX, SamplingParams
+from meshnet.gateway.errors import context_exceeded, invalid, unsupported
+from meshnet.gateway.ports import TextModel
+from meshnet.gateway.requests import SamplingFields
+from meshnet.head import GenerationRequest
+
+T = TypeVar("T")
+
+GREEDY_BELOW = 1e-5
+"""Dividing logits by a smaller temperature overflows; the limit is the largest one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One generation and where its text ends."""
+
+    request: GenerationRequest
+    stops: tuple[str, ...]
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.request.prompt)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What is the same for every prompt of a request."""
+
+    sampling: SamplingFields
+    tokens_max: int | None
+    seed: int
+    deadline_s: float
+    trace: str
+    """The request id, which the logs of all hops repeat."""
+    where: str
+    """The field that holds the prompt: `messages` or `prompt`."""
+
+
+def plan(prompt: list[int], text: TextModel, choices: Choices) -> Plan:
+    """Decide one generation. Raises ApiError where it does not fit the context."""
+    if not prompt:
+        raise invalid(choices.where, "expected at least one token")
+    tokens_max = _tokens_max(len(prompt), text.context_length, choices)
+    fields = choices.sampling
+    if fields.min_tokens > tokens_max:
+        raise invalid("min_tokens", f"expected at most {tokens_max}, the most tokens allowed")
+    stop_ids = frozenset(fields.stop_token_ids)
+    if not fields.ignore_eos:
+        stop_ids |= text.stop_ids
+    request = GenerationRequest(
+        prompt=tuple(prompt),
+        tokens_max=tokens_max,
+        sampling=_sampling(len(prompt), stop_ids, text, choices),
+        stop_ids=stop_ids,
+        deadline_s=choices.deadline_s,
+        trace=choices.trace,
+    )
+    return Plan(request, fields.stops)
+
+
+def _tokens_max(prompt_tokens: int, context_length: int, choices: Choices) -> int:
+    room = context_length - prompt_tokens
+    wanted = choices.tokens_max if choices.tokens_max is not None else max(room, 1)
+    if wanted > room:
+        raise context_exceeded(
+            limit=context_length,
+            prompt=prompt_tokens,
+            completion=wanted,
+            where=choices.where,
+        )
+    return wanted
+
+
+def _sampling(
+    prompt_tokens: int, stop_ids: frozenset[int], text: TextModel, choices: Choices
+) -> SamplingParams:
+    fields = choices.sampling
+    banned, banned_until = _banned(prompt_tokens, stop_ids, text, fields)
+    temperature, top_p, top_k = _recommended(text)
+    return SamplingParams(
+        temperature=_temperature(fields.temperature, temperature),
+        top_k=_first(fields.top_k, top_k, 0),
+        top_p=_first(fields.top_p, top_p, 1.0),
+        min_p=fields.min_p,
+        presence_penalty=fields.presence_penalty,
+        frequency_penalty=fields.frequency_penalty,
+        repetition_penalty=fields.repetition_penalty,
+        logit_bias=fields.logit_bias,
+        seed=choices.seed % 2**64,
+        logprobs=fields.logprobs,
+        prompt_length=prompt_tokens,
+        banned=banned,
+        banned_until=banned_until,
+    )
+
+
+def _recommended(text: TextModel) -> tuple[float | None, float | None, int | None]:
+    defaults = text.generation_defaults
+    if defaults is None:
+        return None, None, None
+    return defaults.temperature, defaults.top_p, defaults.top_k
+
+
+def _banned(
+    prompt_tokens: int, stop_ids: frozenset[int], text: TextModel, fields: SamplingFields
+) -> tuple[tuple[int, ...], int]:
+    if fields.ignore_eos:
+        if fields.min_tokens and fields.stop_token_ids:
+            raise unsupported("min_tokens", "not together with both ignore_eos and stop_token_ids")
+        wanted = text.stop_ids - stop_ids
+        return tuple(sorted(wanted)), POSITIONS_MAX if wanted else 0
+    if fields.min_tokens and stop_ids:
+        return tuple(sorted(stop_ids)), prompt_tokens + fields.min_tokens
+    return (), 0
+
+
+def _temperature(asked: float | None, recommended: float | None) -> float:
+    temperature = _first(asked, recommended, 1.0)
+    return 0.0 if temperature < GREEDY_BELOW else temperature
+
+
+def _first(asked: T | None, recommended: T | None, otherwise: T) -> T:
+    if asked is not None:
+        return asked
+    return otherwise if recommended is None else recommended

@@ -1,0 +1,111 @@
+"""What the gateway asks of the parts around it: tokens, text, readiness, time, ids and chance.
+
+`Generator` is `meshnet.head.Head` and the scripted generators of the tests; `TextModel` is
+`meshnet.engine.text.HFText` and `meshnet.simulation.toy_text.ToyText`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from meshnet.core.vocabulary import ModelId
+from meshnet.head import FinishEvent, GenerationRequest, TokenEvent
+
+
+class Generator(Protocol):
+    def generate(
+        self, request: GenerationRequest
+    ) -> AsyncGenerator[TokenEvent | FinishEvent, None]:
+        """Draw tokens until the last item, a FinishEvent; closing it cancels.
+
+        Raises GenerationFailed.
+        """
+        ...
+
+
+class StreamDecoder(Protocol):
+    """Text of a growing list of ids: complete code points only."""
+
+    def push(self, token_id: int) -> str: ...
+
+    def flush(self) -> str: ...
+
+
+class GenerationDefaults(Protocol):
+    """What the model's own generation_config recommends; None where it is silent."""
+
+    @property
+    def temperature(self) -> float | None: ...
+
+    @property
+    def top_p(self) -> float | None: ...
+
+    @property
+    def top_k(self) -> int | None: ...
+
+
+class TextModel(Protocol):
+    """Everything about one model that concerns text. Blocking; safe to call from threads."""
+
+    @property
+    def model(self) -> ModelId: ...
+
+    @property
+    def context_length(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def stop_ids(self) -> frozenset[int]: ...
+
+    @property
+    def generation_defaults(self) -> GenerationDefaults | None: ...
+
+    def encode(self, text: str, *, special: bool) -> list[int]: ...
+
+    def render_chat(
+        self, messages: list[dict[str, Any]], template_kwargs: dict[str, Any]
+    ) -> list[int]:
+        """Prompt ids of a chat. Raises TemplateError, or NoTemplate."""
+        ...
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool) -> str: ...
+
+    def decoder(self) -> StreamDecoder: ...
+
+    def token_text(self, token_id: int) -> str: ...
+
+    def token_bytes(self, token_id: int) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether every layer is served now, and if not, what is missing."""
+
+    ready: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ambient:
+    """Time, ids and chance: whatever the gateway would otherwise take from the machine."""
+
+    now: Callable[[], float]
+    """Unix time, seconds."""
+    clock: Callable[[], float]
+    """Monotonic, seconds."""
+    new_id: Callable[[], str]
+    """At least 64 unguessable bits out of [A-Za-z0-9]."""
+    new_seed: Callable[[], int]
+    """Uniform in [0, 2**64)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """What `/metrics` answers."""
+
+    content_type: str
+    render: Callable[[], bytes]

@@ -1,0 +1,327 @@
+"""What a client asks for, as frozen values: every field checked, nothing computed yet.
+
+Invariants
+    * a field that would change the answer is served or refused, never ignored;
+    * an unknown field is ignored and named in `ignored`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from meshnet.core.vocabulary import TOKEN_ID_MAX
+from meshnet.gateway.errors import invalid
+from meshnet.gateway.fields import (
+    Fields,
+    as_array,
+    as_integer,
+    as_number,
+    as_object,
+    as_text,
+    as_token_id,
+    kind,
+    token_id_of_key,
+)
+from meshnet.gateway.messages import read_messages
+from meshnet.gateway.settings import ApiLimits
+
+INTEGER_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingFields:
+    """How to draw, as far as the client says; None leaves it to the model's defaults."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int | None = None
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    stops: tuple[str, ...] = ()
+    logprobs: int | None = None
+    """How many alternatives of each token to tell; None: no logprobs at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    stream: bool
+    include_usage: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    model: str
+    messages: tuple[dict[str, Any], ...]
+    template_kwargs: Mapping[str, Any]
+    sampling: SamplingFields
+    tokens_max: int | None
+    delivery: Delivery
+    ignored: tuple[str, ...]
+
+
+Prompt = str | tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    model: str
+    prompts: tuple[Prompt, ...]
+    sampling: SamplingFields
+    tokens_max: int | None
+    delivery: Delivery
+    ignored: tuple[str, ...]
+
+
+_LATER = "not supported yet"
+_OFF = "not supported by this server"
+
+_REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "n": ((1,), f"must be 1, several choices are {_LATER}"),
+    "best_of": ((1,), f"must be 1, it is {_OFF}"),
+    "use_beam_search": ((False,), _OFF),
+    "length_penalty": ((1, 1.0), _OFF),
+    "response_format": (({"type": "text"},), f"only type text, JSON output is {_LATER}"),
+    "bad_words": (([],), _OFF),
+    "structured_outputs": ((), _LATER),
+    "guided_json": ((), _LATER),
+    "guided_regex": ((), _LATER),
+    "guided_choice": ((), _LATER),
+    "guided_grammar": ((), _LATER),
+    "grammar": (("",), _LATER),
+    "stop_regex": ((), _OFF),
+    "truncate_prompt_tokens": ((), f"{_OFF}: a prompt is never cut"),
+    "prompt_logprobs": ((), _LATER),
+    "include_stop_str_in_output": ((False,), _OFF),
+    "skip_special_tokens": ((True,), _OFF),
+    "return_token_ids": ((False,), _LATER),
+    "echo": ((False,), _LATER),
+}
+
+_REFUSED_IN_CHAT: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "tools": (([],), f"tool calls are {_LATER}"),
+    "tool_choice": (("none", "auto"), f"tool calls are {_LATER}"),
+    "functions": (([],), f"deprecated and {_OFF}"),
+    "function_call": (("none", "auto"), f"deprecated and {_OFF}"),
+    "audio": ((), f"audio is {_OFF}"),
+    "modalities": ((["text"],), f"only text, other modalities are {_OFF}"),
+    "chat_template": ((), f"{_OFF}: the model's own template is used"),
+    "continue_final_message": ((False,), _LATER),
+    "add_generation_prompt": ((True,), _LATER),
+    "documents": (([],), _OFF),
+}
+
+_REFUSED_IN_COMPLETIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "suffix": (("",), _OFF),
+    "prompt_embeds": ((), _OFF),
+}
+
+_TEMPLATE_KWARGS = ("enable_thinking", "reasoning_effort")
+
+
+def read_chat(values: dict[str, Any], limits: ApiLimits, vocab_size: int) -> ChatRequest:
+    """Check a body of POST /v1/chat/completions. Raises ApiError."""
+    fields = Fields(values)
+    model = as_text("model", fields.require("model"))
+    _refuse(fields, _REFUSED)
+    _refuse(fields, _REFUSED_IN_CHAT)
+    messages = read_messages(fields.require("messages"), limits)
+    template_kwargs = _template_kwargs(fields)
+    wanted = fields.integer("max_completion_tokens", 1, INTEGER_MAX)
+    older = fields.integer("max_tokens", 1, INTEGER_MAX)
+    sampling = _sampling(fields, limits, vocab_size, logprobs=_chat_logprobs(fields, limits))
+    return ChatRequest(
+        model=model,
+        messages=messages,
+        template_kwargs=template_kwargs,
+        sampling=sampling,
+        tokens_max=wanted if wanted is not None else older,
+        delivery=_delivery(fields),
+        ignored=fields.ignored,
+    )
+
+
+def read_completion(
+    values: dict[str, Any], limits: ApiLimits, vocab_size: int
+) -> CompletionRequest:
+    """Check a body of POST /v1/completions. Raises ApiError."""
+    fields = Fields(values)
+    model = as_text("model", fields.require("model"))
+    _refuse(fields, _REFUSED)
+    _refuse(fields, _REFUSED_IN_COMPLETIONS)
+    prompts = _prompts(fields.require("prompt"), limits, vocab_size)
+    wanted = fields.integer("max_completion_tokens", 1, INTEGER_MAX)
+    older = fields.integer("max_tokens", 1, INTEGER_MAX)
+    logprobs = fields.integer("logprobs", 0, limits.completion_logprobs)
+    return CompletionRequest(
+        model=model,
+        prompts=prompts,
+        sampling=_sampling(fields, limits, vocab_size, logprobs=logprobs),
+        tokens_max=wanted if wanted is not None else older,
+        delivery=_delivery(fields),
+        ignored=fields.ignored,
+    )
+
+
+def _refuse(fields: Fields, table: Mapping[str, tuple[tuple[Any, ...], str]]) -> None:
+    for name, (harmless, reason) in table.items():
+        fields.refuse(name, harmless, reason)
+
+
+def _sampling(
+    fields: Fields, limits: ApiLimits, vocab_size: int, *, logprobs: int | None
+) -> SamplingFields:
+    repetition = fields.number("repetition_penalty", 1e-3, 100.0)
+    return SamplingFields(
+        temperature=fields.number("temperature", 0.0, 2.0),
+        top_p=fields.number("top_p", 0.0, 1.0),
+        top_k=_top_k(fields),
+        min_p=fields.number("min_p", 0.0, 1.0) or 0.0,
+        presence_penalty=fields.number("presence_penalty", -2.0, 2.0) or 0.0,
+        frequency_penalty=fields.number("frequency_penalty", -2.0, 2.0) or 0.0,
+        repetition_penalty=1.0 if repetition is None else repetition,
+        logit_bias=_logit_bias(fields, limits, vocab_size),
+        seed=fields.integer("seed", -(2**63), 2**64 - 1),
+        min_tokens=fields.integer("min_tokens", 0, INTEGER_MAX) or 0,
+        ignore_eos=fields.boolean("ignore_eos"),
+        stop_token_ids=_token_ids(fields, limits, vocab_size),
+        stops=_stops(fields, limits),
+        logprobs=logprobs,
+    )
+
+
+def _top_k(fields: Fields) -> int | None:
+    """-1 and 0 both mean: all tokens."""
+    value = fields.integer("top_k", -1, TOKEN_ID_MAX)
+    return None if value is None else min(max(value, 0), 1_000_000)
+
+
+def _logit_bias(
+    fields: Fields, limits: ApiLimits, vocab_size: int
+) -> tuple[tuple[int, float], ...]:
+    value = fields.take("logit_bias")
+    if value is None:
+        return ()
+    biases = as_object("logit_bias", value)
+    if len(biases) > limits.logit_bias:
+        raise invalid("logit_bias", f"expected at most {limits.logit_bias} keys, got {len(biases)}")
+    by_id: dict[int, float] = {}
+    for key, bias in biases.items():
+        token_id = token_id_of_key("logit_bias", key, vocab_size)
+        if token_id in by_id:
+            raise invalid("logit_bias", f"token {token_id} is there twice")
+        by_id[token_id] = as_number("logit_bias", bias, -100.0, 100.0)
+    return tuple(by_id.items())
+
+
+def _token_ids(fields: Fields, limits: ApiLimits, vocab_size: int) -> tuple[int, ...]:
+    value = fields.take("stop_token_ids")
+    if value is None:
+        return ()
+    ids = as_array("stop_token_ids", value, limits.stop_token_ids)
+    return tuple(
+        as_token_id(f"stop_token_ids[{index}]", token_id, vocab_size)
+        for index, token_id in enumerate(ids)
+    )
+
+
+def _stops(fields: Fields, limits: ApiLimits) -> tuple[str, ...]:
+    value = fields.take("stop")
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (_stop("stop", value, limits),)
+    if not isinstance(value, list):
+        raise invalid(
+            "stop",
+            f"expected a string or an array of strings, got {kind(value)}",
+            code="invalid_type",
+        )
+    stops = as_array("stop", value, limits.stops)
+    return tuple(_stop(f"stop[{index}]", stop, limits) for index, stop in enumerate(stops))
+
+
+def _stop(param: str, value: object, limits: ApiLimits) -> str:
+    stop = as_text(param, value)
+    if not 1 <= len(stop) <= limits.stop_characters:
+        raise invalid(param, f"expected 1 to {limits.stop_characters} characters, got {len(stop)}")
+    return stop
+
+
+def _chat_logprobs(fields: Fields, limits: ApiLimits) -> int | None:
+    logprobs = fields.boolean("logprobs")
+    top = fields.integer("top_logprobs", 0, limits.top_logprobs)
+    if logprobs:
+        return top or 0
+    if top is not None:
+        raise invalid("top_logprobs", "expected logprobs to be true with it")
+    return None
+
+
+def _template_kwargs(fields: Fields) -> Mapping[str, Any]:
+    value = fields.take("chat_template_kwargs")
+    given = {} if value is None else as_object("chat_template_kwargs", value)
+    kwargs = {name: given[name] for name in _TEMPLATE_KWARGS if given.get(name) is not None}
+    for name in given:
+        if name not in _TEMPLATE_KWARGS:
+            raise invalid(
+                f"chat_template_kwargs.{name}" if name.isidentifier() else "chat_template_kwargs",
+                f"expected only {' and '.join(_TEMPLATE_KWARGS)}",
+                code="unsupported_parameter",
+            )
+    for name, argument in kwargs.items():
+        if not isinstance(argument, bool | str):
+            raise invalid(
+                f"chat_template_kwargs.{name}", f"expected a string or a bool, got {kind(argument)}"
+            )
+    effort = fields.text("reasoning_effort")
+    return kwargs if effort is None else {"reasoning_effort": effort} | kwargs
+
+
+def _delivery(fields: Fields) -> Delivery:
+    stream = fields.boolean("stream")
+    value = fields.take("stream_options")
+    if value is None:
+        return Delivery(stream=stream, include_usage=False)
+    if not stream:
+        raise invalid("stream_options", "only allowed when stream is true")
+    options = Fields(as_object("stream_options", value), prefix="stream_options.")
+    return Delivery(stream=True, include_usage=options.boolean("include_usage"))
+
+
+def _prompts(value: object, limits: ApiLimits, vocab_size: int) -> tuple[Prompt, ...]:
+    """A text, a list of texts, a list of token ids, or a list of those."""
+    if isinstance(value, str):
+        return (as_text("prompt", value),)
+    if not isinstance(value, list):
+        raise invalid(
+            "prompt", f"expected a string or an array, got {kind(value)}", code="invalid_type"
+        )
+    if not value:
+        raise invalid("prompt", "expected at least one prompt")
+    if not isinstance(value[0], str | list):
+        return (_prompt_ids("prompt", value, vocab_size),)
+    as_array("prompt", value, limits.prompts)
+    if isinstance(value[0], str):
+        return tuple(as_text(f"prompt[{index}]", text) for index, text in enumerate(value))
+    return tuple(
+        _prompt_ids(f"prompt[{index}]", ids, vocab_size) for index, ids in enumerate(value)
+    )
+
+
+def _prompt_ids(param: str, value: object, vocab_size: int) -> tuple[int, ...]:
+    ids = as_array(param, value, INTEGER_MAX)
+    if not ids:
+        raise invalid(param, "expected at least one token id")
+    return tuple(
+        as_integer(f"{param}[{index}]", token_id, 0, vocab_size - 1)
+        for index, token_id in enumerate(ids)
+    )

@@ -1,0 +1,114 @@
+"""The gateway's socket: loopback unless the API is locked, and an orderly end.
+
+Invariants
+    * an address that others can reach is never served without an API key;
+    * cancelling `serve_gateway` stops listening, gives running answers `drain_s`, then cancels
+      them; nothing of it is left when the call ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from collections.abc import Callable, Generator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from meshnet.core.vocabulary import MeshnetError
+from meshnet.gateway.settings import GatewaySettings
+
+KEEP_CONNECTION_S = 75
+
+
+class Exposed(MeshnetError):
+    """Raised instead of opening the API to others without a key."""
+
+
+class AddressInUse(MeshnetError):
+    """Raised when the address cannot be bound."""
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def serve_gateway(
+    app: ASGIApp,
+    settings: GatewaySettings,
+    *,
+    host: str,
+    port: int,
+    started: Callable[[str], None],
+    drain_s: float = 5.0,
+) -> None:
+    """Serve until cancelled; `started` gets the URL once connections are accepted.
+
+    Port 0 takes a free one. Raises Exposed or AddressInUse before anything is served.
+    """
+    if not is_loopback(host) and not settings.api_keys:
+        raise Exposed(
+            f"refusing to listen on {host} without an API key: others could use this API. "
+            "Configure a key, or listen on 127.0.0.1."
+        )
+    listener = _bind(host, port)
+    with contextlib.closing(listener):
+        shown = f"[{host}]" if ":" in host else host
+        server = _Server(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                timeout_keep_alive=KEEP_CONNECTION_S,
+                timeout_graceful_shutdown=max(1, round(drain_s)),
+            ),
+            lambda: started(f"http://{shown}:{listener.getsockname()[1]}"),
+        )
+        await server.serve([listener])
+    if server.was_cancelled:
+        raise asyncio.CancelledError
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise AddressInUse(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    listener.setblocking(False)
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers; a cancellation becomes its orderly shutdown."""
+
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._tell_started = started
+        self.was_cancelled = False
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        self._tell_started()
+
+    async def main_loop(self) -> None:
+        try:
+            await super().main_loop()
+        except asyncio.CancelledError:
+            self.was_cancelled = True

@@ -1,0 +1,41 @@
+"""Every bound and every choice of the API, in one frozen value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class ApiLimits:
+    """Sizes a request may have; beyond them it is refused before anything is computed."""
+
+    body_bytes: int = 32 * 2**20
+    messages: int = 4096
+    content_parts: int = 4096
+    prompts: int = 16
+    stops: int = 16
+    stop_characters: int = 256
+    logit_bias: int = 1024
+    stop_token_ids: int = 256
+    top_logprobs: int = 20
+    completion_logprobs: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    """Keys that open the API; with none, everybody who can connect may use it."""
+    keepalive_s: float = 15.0
+    """Longest silence of a stream: then a comment is sent."""
+    grace_s: float = 0.25
+    """How long a stream's status waits for the first event: a refusal in that time gets
+    the status it deserves instead of 200 and an error frame."""
+    deadline_s: float = 600.0
+    """Time for one generation, from its first step to its last token."""
+    limits: ApiLimits = ApiLimits()
+
+    def __post_init__(self) -> None:
+        if self.keepalive_s <= 0 or self.deadline_s <= 0 or self.grace_s < 0:
+            raise ValueError("expected keepalive_s > 0, deadline_s > 0 and grace_s >= 0")
+        if any(not key for key in self.api_keys):
+            raise ValueError("api_keys: expected no empty key")
