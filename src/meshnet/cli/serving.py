@@ -23,8 +23,8 @@ from meshnet.core.vocabulary import MeshnetError
 T = TypeVar("T")
 
 GRACE_S = 3
-KEEP_ALIVE_S = 75
-"""Longer than pauses between tokens: a new connection costs more than a step's HTTP."""
+KEEP_ALIVE_S = 330
+"""Longer than our client keeps an idle connection, so that it is the client who closes it."""
 BACKLOG = 512
 
 

@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 
 from meshnet.core.vocabulary import MeshnetError
 from meshnet.mesh.childlog import ChildLog
+from meshnet.mesh.grouped import unwrapped
 from meshnet.mesh.restart import RestartBook, RestartPolicy
 from meshnet.telemetry.events import ChildDied, ChildStarted, Record
 
@@ -88,15 +89,14 @@ class LocalLauncher:
             ChildFailed: inside the block, by cancelling it, once a child was given up.
         """
         try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._supervise(child)) for child in self.children]
-                try:
-                    yield
-                finally:
-                    for task in tasks:
-                        task.cancel()
-        except BaseExceptionGroup as raised:
-            raise _told(raised) from None
+            with unwrapped():
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(self._supervise(child)) for child in self.children]
+                    try:
+                        yield
+                    finally:
+                        for task in tasks:
+                            task.cancel()
         finally:
             for child in self.children:
                 child.log.close()
@@ -210,19 +210,3 @@ async def _stop(process: Process, timeout_s: float) -> None:
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-
-
-def _told(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the one error behind a group, or the group where there are several."""
-    leaves = _leaves(group)
-    failed = [leaf for leaf in leaves if isinstance(leaf, ChildFailed)]
-    if failed:
-        return failed[0]
-    return leaves[0] if len(leaves) == 1 else group
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    found: list[BaseException] = []
-    for error in group.exceptions:
-        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return found

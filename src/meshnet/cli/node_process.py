@@ -1,0 +1,199 @@
+"""One node in this process: it listens at once, loads, tests itself, then says that it is ready.
+
+    listening ──▶ loading (health 200, ready 503) ──▶ ready ──SIGTERM, SIGINT──▶ stopped
+                     └── ModelError: told, exit 1
+
+Invariants
+    * a shard is announced only once it is loaded and has tested itself;
+    * torch is imported, loads and computes on the one compute thread, whose first job is to set
+      its own thread count (torch keeps that number per thread);
+    * beyond loopback there is no node without a mesh token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from meshnet.cli.machine import cores, free_memory_bytes, is_loopback
+from meshnet.cli.models import dtype_of, resolve_model
+from meshnet.cli.options import print_ready
+from meshnet.cli.serving import bind, run_loop, serve, stop_on_signals, url_of
+from meshnet.cli.settings import Settings, SettingsError
+from meshnet.core.protocol.limits import Limits
+from meshnet.core.vocabulary import LayerRange, MeshnetError, ModelId, NodeId
+from meshnet.mesh.grouped import unwrapped
+from meshnet.mesh.parent import end_with_parent
+from meshnet.node.compute import ComputeThread
+from meshnet.node.service import NodeService
+from meshnet.node.shards import NodeLimits
+from meshnet.telemetry.events import ProcessReady, ShardFailed, ShardLoaded
+from meshnet.telemetry.sink import Telemetry
+from meshnet.wire.http_server import node_app
+
+if TYPE_CHECKING:
+    from meshnet.engine.shard import TorchModelShard
+
+STOP_DEADLINE_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShardChoice:
+    """Layers of a model that a node is to hold; `model` as the user wrote it."""
+
+    model: str
+    layers: LayerRange
+
+    @classmethod
+    def of(cls, model: str, layers: str) -> ShardChoice:
+        try:
+            return cls(model, LayerRange.parse(layers))
+        except ValueError as error:
+            raise SettingsError(f"--layers: {error}") from None
+
+    @classmethod
+    def parse(cls, text: str) -> ShardChoice:
+        """Read `MODEL:A-B`. Raises SettingsError."""
+        model, colon, layers = text.rpartition(":")
+        if not colon or not model:
+            raise SettingsError(f"--shard: expected MODEL:A-B, got {text!r}")
+        return cls.of(model, layers)
+
+
+def run_node(
+    settings: Settings,
+    shards: Sequence[ShardChoice],
+    *,
+    port: int,
+    as_json: bool,
+    end_with_stdin: bool,
+) -> None:
+    """Serve until asked to stop. Raises MeshnetError for what cannot be served."""
+    if not is_loopback(settings.host) and settings.mesh_token is None:
+        raise SettingsError(
+            f"--host {settings.host}: a node beyond loopback needs MESHNET_MESH_TOKEN, the same "
+            "secret for all nodes and gateways"
+        )
+    if len(shards) > settings.max_loaded_shards:
+        raise SettingsError(
+            f"max_loaded_shards: expected at most {settings.max_loaded_shards} shards, "
+            f"got {len(shards)}"
+        )
+    if end_with_stdin:
+        end_with_parent()
+    run_loop(lambda: _Node(settings, shards, port, as_json).run())
+
+
+class _Node:
+    """The parts of one node process, put together."""
+
+    def __init__(
+        self, settings: Settings, shards: Sequence[ShardChoice], port: int, as_json: bool
+    ) -> None:
+        self._settings = settings
+        self._shards = shards
+        self._as_json = as_json
+        self._listener = bind(settings.host, port)
+        self._url = url_of(self._listener)
+        self._telemetry = Telemetry(
+            stream=sys.stderr,
+            log_format=settings.log_format,
+            level=settings.log_level,
+            role="node",
+        )
+        self._compute = ComputeThread(name="compute")
+        self._service: NodeService[Any] = NodeService(
+            node=NodeId(self._url),
+            pid=os.getpid(),
+            shards=(),
+            compute=self._compute,
+            limits=NodeLimits(
+                kv_bytes_max=settings.kv_max_bytes or max(1, free_memory_bytes() // 2),
+                sessions_max=settings.kv_max_sessions,
+                ttl_s=settings.kv_ttl_seconds,
+                pin_s=min(5.0, settings.kv_ttl_seconds),
+                shards_max=settings.max_loaded_shards,
+            ),
+            clock=time.monotonic,
+            record=self._telemetry.record,
+            device=settings.device,
+        )
+        self._service.ready = False
+
+    async def run(self) -> None:
+        token = self._settings.mesh_token
+        app = node_app(
+            self._service,
+            limits=Limits(),
+            token=None if token is None else token.get_secret_value(),
+            metrics=self._telemetry.metrics.exposition,
+        )
+        try:
+            with unwrapped(), stop_on_signals() as stop:
+                async with asyncio.TaskGroup() as group:
+                    serving = group.create_task(serve(app, self._listener, stop))
+                    loading = group.create_task(self._load())
+                    await serving
+                    self._service.ready = False
+                    loading.cancel()
+        finally:
+            self._compute.close(STOP_DEADLINE_S)
+
+    async def _load(self) -> None:
+        threads = self._settings.threads or cores()
+        await self._compute.run(lambda: _set_threads(threads))
+        for choice in self._shards:
+            await self._load_one(choice)
+        self._service.ready = True
+        self._telemetry.record(ProcessReady("node", self._url, os.getpid()))
+        print_ready("node", self._url, os.getpid(), as_json=self._as_json)
+
+    async def _load_one(self, choice: ShardChoice) -> None:
+        started = time.monotonic()
+        try:
+            shard = await self._compute.run(lambda: _load_shard(self._settings, choice))
+        except MeshnetError as error:
+            self._telemetry.record(ShardFailed(choice.model, str(choice.layers), str(error)))
+            raise
+        try:
+            self._service.add(shard)
+        except ValueError as error:
+            raise SettingsError(f"--shard: {error}") from None
+        shard.kv_sessions = self._service.kv_sessions(shard.description.model)
+        told = shard.description
+        self._telemetry.record(
+            ShardLoaded(
+                model=told.model,
+                layers=str(told.layers),
+                kv_cache=told.capabilities.kv_cache,
+                multi_token=told.capabilities.multi_token,
+                weight_bytes=told.weight_bytes,
+                bytes_read=told.bytes_read,
+                load_s=time.monotonic() - started,
+            )
+        )
+
+
+def _set_threads(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def _load_shard(settings: Settings, choice: ShardChoice) -> TorchModelShard:
+    from meshnet.engine.loading import load_shard
+
+    source = resolve_model(choice.model, settings)
+    return load_shard(
+        source.path,
+        choice.layers,
+        model=ModelId(source.name),
+        dtype=dtype_of(settings.weights),
+        device=settings.device,
+        report=lambda sentence: print(f"shard {choice.layers}: {sentence}", file=sys.stderr),
+    )
