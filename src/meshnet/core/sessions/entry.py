@@ -46,7 +46,8 @@ class Eviction:
 class Lease(Generic[C]):
     """Exclusive right to extend one session by one step.
 
-    It ends once, by commit, abandon or withdraw. `state` is None for a prefill, which starts from a fresh one.
+    It ends once, by commit, abandon or withdraw. `state` is None for a prefill, which starts
+    from a fresh one.
     """
 
     session: SessionId

@@ -1,0 +1,1 @@
+"""Serves shards: checks what is asked, keeps their sessions, runs their steps."""

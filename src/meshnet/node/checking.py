@@ -1,0 +1,94 @@
+"""Whether a request fits the shard it asks for, decided before anything is allocated.
+
+    request ──▶ layers held? ──▶ activation or ids? ──▶ sizes, ids, positions ──▶ ShardStep
+
+Absence has a meaning: no layers is all that the shard holds, no shape is [1, T, hidden] of the
+shard's dtype, no sampling is greedy. What is present and wrong raises BadField.
+"""
+
+from __future__ import annotations
+
+from meshnet.core.protocol.codec import activation_of
+from meshnet.core.protocol.messages import ForwardRequest, Mode
+from meshnet.core.vocabulary import (
+    Activation,
+    BadField,
+    LayerRange,
+    SamplingParams,
+    ShardDescription,
+    ShardStep,
+    WrongShard,
+)
+
+GREEDY = SamplingParams()
+
+
+def layers_of(asked: LayerRange | None, held: ShardDescription) -> LayerRange:
+    """Return the layers to run. Raises WrongShard if they are not here or may not be cut out."""
+    if asked is None:
+        return held.layers
+    if not held.layers.holds(asked):
+        raise WrongShard(f"layers {asked} of {held.model}: this node holds {held.layers}")
+    for run in held.inseparable:
+        overlaps = run.start < asked.stop and asked.start < run.stop
+        if overlaps and not asked.holds(run):
+            raise WrongShard(f"layers {asked} of {held.model}: {run} cannot be cut apart")
+    return asked
+
+
+def step_of(request: ForwardRequest, layers: LayerRange, held: ShardDescription) -> ShardStep:
+    """Return the step that `request` asks of the shard `held`. Raises BadField."""
+    if layers.start == 0:
+        activation, length = None, _embedded_length(request)
+    else:
+        activation = _activation(request, held)
+        length = activation.hidden.shape[-2]
+        if request.tokens and len(request.tokens) != length:
+            raise BadField("tokens", f"{length} ids, one for each position", len(request.tokens))
+    _check_tokens(request.tokens, held.vocab_size)
+    _check_positions(request, length, held)
+    return ShardStep(
+        layers=layers,
+        past_length=request.past_length,
+        length=length,
+        tokens=request.tokens,
+        activation=activation,
+        sampling=GREEDY if request.sampling is None else request.sampling,
+        want_token=request.want_token,
+    )
+
+
+def _embedded_length(request: ForwardRequest) -> int:
+    if request.activation is not None or request.raw:
+        raise BadField("body", "token ids only, for layers from 0", "an activation")
+    if not request.tokens:
+        raise BadField("tokens", "token ids, for layers from 0", request.tokens)
+    return len(request.tokens)
+
+
+def _activation(request: ForwardRequest, held: ShardDescription) -> Activation:
+    activation = activation_of(request, hidden_size=held.hidden_size, dtype=held.dtype)
+    if activation is None:
+        raise BadField("body", "an activation, for layers not from 0", "none")
+    hidden = activation.hidden
+    if hidden.dtype is not held.dtype:
+        raise BadField("dtype", f"{held.dtype.value}, the shard's", hidden.dtype.value)
+    if len(hidden.shape) != 3 or hidden.shape[0] != 1 or hidden.shape[2] != held.hidden_size:
+        raise BadField("shape", f"[1, T, {held.hidden_size}]", list(hidden.shape))
+    return activation
+
+
+def _check_tokens(tokens: tuple[int, ...], vocab_size: int) -> None:
+    if tokens and not 0 <= min(tokens) <= max(tokens) < vocab_size:
+        raise BadField("tokens", f"ids from 0 to {vocab_size - 1}", (min(tokens), max(tokens)))
+
+
+def _check_positions(request: ForwardRequest, length: int, held: ShardDescription) -> None:
+    if request.mode is Mode.DECODE:
+        if length > 1 and not held.capabilities.multi_token:
+            raise BadField("shape", "one position in a decode of this shard", length)
+    elif request.past_length != 0:
+        raise BadField("past length", "0 outside a decode", request.past_length)
+    stop = request.past_length + length
+    if request.past_length < 0 or stop > held.context_length:
+        raise BadField("positions", f"0 to {held.context_length}", (request.past_length, stop))

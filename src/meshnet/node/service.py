@@ -1,0 +1,354 @@
+"""What a node does with a request: check, lease, run, then commit or forget.
+
+    forward ──check──▶ lease ──compute.run──▶ commit ──▶ reply
+               │         │          │            └─superseded──▶ refusal, result discarded
+               └refusal  └refusal   └failed──▶ abandon, refusal
+
+Invariants
+    * a lease is ended on every way out, also when the caller is cancelled;
+    * a step that ran decides its session by how it ended, whoever still waits for it;
+    * what a peer can do is answered with a Refusal, never raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, assert_never
+
+from meshnet.core.protocol.messages import (
+    ActivationReply,
+    Code,
+    ForwardRequest,
+    Mode,
+    Refusal,
+    Reply,
+    Reserved,
+    ReserveRequest,
+    TokenReply,
+)
+from meshnet.core.protocol.refusals import refusal_of
+from meshnet.core.sessions.entry import EvictionReason, Lease
+from meshnet.core.sessions.store import SessionCacheStore
+from meshnet.core.vocabulary import (
+    WIRE_VERSION,
+    Activation,
+    BadField,
+    KVCacheMiss,
+    MeshnetError,
+    MissReason,
+    ModelId,
+    NodeDescription,
+    NodeId,
+    NoRoom,
+    SessionDescription,
+    SessionId,
+    ShardStep,
+)
+from meshnet.node.checking import layers_of, step_of
+from meshnet.node.compute import Compute
+from meshnet.node.shard import S, Shard
+from meshnet.node.shards import LoadedShard, LoadedShards, NodeLimits, ShardWork
+from meshnet.node.steps import Done, Failed, StepJob, Unwanted
+from meshnet.telemetry.events import Event, Fault, ForwardServed
+
+RETRY_AFTER_S = 0.5
+
+
+@dataclass(slots=True)
+class _Visit(Generic[S]):
+    """One forward request on its way: what was resolved so far, and what it took."""
+
+    request: ForwardRequest
+    loaded: LoadedShard[S]
+    step: ShardStep
+    deadline: float | None
+    compute_s: float = 0.0
+
+
+def _ignore(_: Event) -> None:
+    """Nobody listens."""
+
+
+class NodeService(Generic[S]):
+    """Serves the shards of one device to whoever carries the messages.
+
+    `ready` may be switched off by the owner, while shards load or the process stops.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: NodeId,
+        pid: int,
+        shards: Sequence[Shard[S]],
+        compute: Compute,
+        limits: NodeLimits,
+        clock: Callable[[], float],
+        record: Callable[[Event], None] = _ignore,
+        device: str = "cpu",
+    ) -> None:
+        self.ready = True
+        self._node = node
+        self._pid = pid
+        self._compute = compute
+        self._clock = clock
+        self._record = record
+        self._device = device
+        self._limits = limits
+        self._shards: LoadedShards[S] = LoadedShards(limits)
+        for shard in shards:
+            self.add(shard)
+
+    def add(self, shard: Shard[S]) -> None:
+        """Serve one more shard. Raises ValueError for a second of its model, or one too many."""
+        self._shards.add(shard)
+
+    def kv_sessions(self, model: ModelId) -> SessionCacheStore[S]:
+        """Return the book of sessions of one shard (ADR-0022 names it after the shard's)."""
+        return self._shards.of(model).store
+
+    async def forward(self, request: ForwardRequest) -> Reply:
+        """Run one step of a session, or say why not. Raises nothing but cancellation."""
+        arrived = self._clock()
+        visit: _Visit[S] | None = None
+        outcome = "cancelled"
+        try:
+            visit = self._admit(request, arrived)
+            reply = await self._serve(visit)
+            outcome = reply.code.wire_name if isinstance(reply, Refusal) else "ok"
+            return reply
+        except _Refused as refused:
+            outcome = refused.refusal.code.wire_name
+            return refused.refusal
+        except MeshnetError as error:
+            refusal = refusal_of(error)
+            outcome = refusal.code.wire_name
+            return refusal
+        finally:
+            compute_s = 0.0 if visit is None else visit.compute_s
+            self._tell(request, outcome, self._clock() - arrived, compute_s)
+
+    async def reserve(self, request: ReserveRequest) -> Reserved | Refusal:
+        """Take a place with room for `request.tokens` positions, or say when to ask again."""
+        if not self.ready:
+            return _not_ready()
+        try:
+            self._reserve(request)
+        except MeshnetError as error:
+            return refusal_of(error)
+        return Reserved(request.session, request.tokens)
+
+    def release(self, session: SessionId, model: ModelId | None = None) -> None:
+        """Forget a session; without a model, on every shard. Unknown sessions are no error."""
+        self._shards.release(session, model, self._clock())
+        self._shards.tell(self._record, self._clock())
+
+    def session(self, session: SessionId) -> SessionDescription | None:
+        return self._shards.session(session, self._clock())
+
+    def describe(self) -> NodeDescription:
+        work = self._shards.work()
+        return NodeDescription(
+            node=self._node,
+            wire=WIRE_VERSION,
+            pid=self._pid,
+            ready=self.ready,
+            shards=self._shards.descriptions(),
+            sessions=self._shards.sessions(self._clock()),
+            sessions_max=self._shards.sessions_max,
+            kv_bytes=self._shards.kv_bytes,
+            kv_bytes_max=self._limits.kv_bytes_max,
+            compute_s=sum(each.compute_s for each in work),
+            steps=sum(each.steps for each in work),
+            device=self._device,
+        )
+
+    def work(self) -> tuple[ShardWork, ...]:
+        """Return what each shard has done so far."""
+        return self._shards.work()
+
+    def check_integrity(self) -> None:
+        """Assert what must hold of the sessions between any two calls."""
+        self._shards.check_integrity()
+
+    def _reserve(self, request: ReserveRequest) -> None:
+        loaded = self._shards.of(request.model)
+        held = loaded.description
+        layers = layers_of(request.layers, held)
+        if request.tokens < 1:
+            raise BadField("tokens", "at least 1", request.tokens)
+        if held.capabilities.kv_cache:
+            loaded.store.reserve(
+                request.session,
+                layers=layers,
+                bytes_needed=held.kv_bytes.of(min(request.tokens, held.context_length)),
+                attempt=request.attempt,
+                now=self._clock(),
+            )
+
+    def _admit(self, request: ForwardRequest, arrived: float) -> _Visit[S]:
+        """Resolve and check everything that needs no lease. Raises _Refused, MeshnetError."""
+        if not self.ready:
+            raise _Refused(_not_ready())
+        deadline = None
+        if request.deadline_ms is not None:
+            deadline = arrived + request.deadline_ms / 1000
+            if deadline <= arrived:
+                raise _Refused(_spent())
+        loaded = self._shards.of(request.model)
+        held = loaded.description
+        layers = layers_of(request.layers, held)
+        return _Visit(request, loaded, step_of(request, layers, held), deadline)
+
+    async def _serve(self, visit: _Visit[S]) -> Reply:
+        job = StepJob(
+            visit.loaded.shard,
+            visit.step,
+            self._lease(visit),
+            wanted=visit.loaded.store.holds,
+            deadline=visit.deadline,
+            clock=self._clock,
+        )
+        try:
+            await self._compute.run(job)
+        except NoRoom:
+            if job.lease is not None:
+                visit.loaded.store.withdraw(job.lease)
+            raise
+        except BaseException:  # cancelled, most of all: the lease ends on every way out
+            self._settle(visit, job)
+            raise
+        else:
+            return self._settle(visit, job)
+        finally:
+            job.let_go()
+
+    def _lease(self, visit: _Visit[S]) -> Lease[S] | None:
+        """Lease the session for the step; None where nothing is cached. Raises MeshnetError."""
+        request, step, loaded = visit.request, visit.step, visit.loaded
+        if request.mode is Mode.STATELESS:
+            return None
+        if request.session is None:
+            raise BadField("session", "a session id with a cache mode", None)
+        held = loaded.description
+        if not held.capabilities.kv_cache:
+            if request.mode is Mode.DECODE:
+                raise KVCacheMiss(MissReason.CACHING_OFF, "this shard does not cache")
+            return None
+        bytes_needed = held.kv_bytes.of(step.past_length + step.length)
+        if request.mode is Mode.PREFILL:
+            return loaded.store.prefill(
+                request.session,
+                layers=step.layers,
+                tokens=step.length,
+                attempt=request.attempt,
+                wire=request.wire,
+                bytes_needed=bytes_needed,
+                now=self._clock(),
+            )
+        return loaded.store.decode(
+            request.session,
+            layers=step.layers,
+            past_length=step.past_length,
+            tokens=step.length,
+            prefix=request.prefix,
+            attempt=request.attempt,
+            bytes_needed=bytes_needed,
+            now=self._clock(),
+        )
+
+    def _settle(self, visit: _Visit[S], job: StepJob[S]) -> Reply:
+        """End the lease by how the step ended, and say so."""
+        store, lease, outcome = visit.loaded.store, job.lease, job.outcome
+        match outcome:
+            case None:
+                if lease is not None:
+                    store.abandon(lease, EvictionReason.RELEASED)
+                return Refusal(Code.INTERNAL, "cancelled before it ran")
+            case Unwanted.SPENT:
+                if lease is not None:
+                    store.withdraw(lease)
+                return _spent()
+            case Unwanted.SUPERSEDED:
+                return self._superseded(visit)
+            case Failed():
+                if lease is not None:
+                    store.abandon(lease)
+                if outcome.bug:
+                    self._record(Fault("node step", outcome.refusal.message, outcome.bug))
+                return outcome.refusal
+            case Done():
+                return self._settle_done(visit, lease, outcome)
+            case _:
+                assert_never(outcome)
+
+    def _settle_done(self, visit: _Visit[S], lease: Lease[S] | None, done: Done[S]) -> Reply:
+        loaded, step = visit.loaded, visit.step
+        visit.compute_s = done.compute_s
+        loaded.count(step.length, done.compute_s)
+        if lease is None or done.state is None:
+            return _reply(done, cached=None)
+        if not loaded.description.capabilities.kv_cache:
+            loaded.store.abandon(lease, EvictionReason.RELEASED)
+            if visit.request.mode is Mode.DECODE:
+                return refusal_of(
+                    KVCacheMiss(MissReason.CACHING_OFF, "this shard found out it does not cache")
+                )
+            return _reply(done, cached=None)
+        committed = loaded.store.commit(
+            lease,
+            state=done.state,
+            ids=step.tokens,
+            state_bytes=done.state_bytes,
+            now=self._clock(),
+        )
+        if not committed:
+            return self._superseded(visit)
+        return _reply(done, cached=lease.length_after)
+
+    def _superseded(self, visit: _Visit[S]) -> Refusal:
+        """Say why a finished step counts for nothing; the session here is another's, or gone."""
+        session = visit.request.session
+        assert session is not None, "a lease has a session"
+        if visit.request.mode is Mode.DECODE:
+            return refusal_of(KVCacheMiss(MissReason.SUPERSEDED, "overtaken while it ran"))
+        if visit.loaded.store.describe(session, self._clock()) is None:
+            return Refusal(Code.NO_ROOM, "an older session took the room", RETRY_AFTER_S)
+        return Refusal(Code.STALE_ATTEMPT, "a newer prefill came while this one ran")
+
+    def _tell(self, request: ForwardRequest, outcome: str, step_s: float, compute_s: float) -> None:
+        self._record(
+            ForwardServed(
+                mode=request.mode.value,
+                outcome=outcome,
+                step_s=step_s,
+                compute_s=compute_s,
+                session=request.session,
+                request=request.trace,
+            )
+        )
+        self._shards.tell(self._record, self._clock())
+
+
+class _Refused(Exception):
+    """A refusal that no MeshnetError stands for."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+def _not_ready() -> Refusal:
+    return Refusal(Code.NOT_READY, "this node is not ready yet", RETRY_AFTER_S)
+
+
+def _spent() -> Refusal:
+    return Refusal(Code.DEADLINE, "the deadline passed before the step could run")
+
+
+def _reply(done: Done[S], *, cached: int | None) -> Reply:
+    compute_us = round(done.compute_s * 1e6)
+    if isinstance(done.result, Activation):
+        return ActivationReply(done.result, cached, compute_us)
+    return TokenReply(done.result, done.text, cached, compute_us)

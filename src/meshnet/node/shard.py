@@ -1,0 +1,52 @@
+"""What the node asks of a shard: layers that run steps and keep one opaque state per session.
+
+Two make it: the engine's torch shard and the simulation's toy shard. All calls but `description`
+block, and run on the device's one compute thread.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from meshnet.core.vocabulary import (
+    Activation,
+    LayerRange,
+    SampledToken,
+    ShardDescription,
+    ShardStep,
+)
+
+S = TypeVar("S")
+
+
+class Shard(Protocol[S]):
+    """Loaded layers of one model. `S` is the KV cache of a session and, at the tail, its ids."""
+
+    @property
+    def description(self) -> ShardDescription:
+        """What it is; `capabilities` may shrink after the first prefill proved them wrong."""
+        ...
+
+    def new_state(self, layers: LayerRange) -> S:
+        """Return the state of a session that holds no position yet."""
+        ...
+
+    def state_bytes(self, state: S) -> int:
+        """Return the allocated storage of `state`."""
+        ...
+
+    def run(self, step: ShardStep, state: S | None) -> Activation | SampledToken | None:
+        """Run one step, extending `state` in place; without a state, `step` is all positions.
+
+        Returns None at a tail that was told to draw nothing.
+
+        Raises:
+            StepTorn: failed after some layers had grown; `state` must not be used again.
+            NumericalError: no token can be drawn from these logits.
+            BadField, WrongShard, KVCacheMiss: before `state` was touched.
+        """
+        ...
+
+    def text_of(self, token_id: int) -> str:
+        """Return a token's text, for heads that know no ids (ADR-0022)."""
+        ...
