@@ -194,6 +194,24 @@ async def test_prefill_and_decodes_give_the_tokens_of_the_uncached_model(whole: 
     assert tuple(generated) == oracle(PROMPT, SamplingParams(), 8, LAYERS)
 
 
+async def test_a_decode_without_sampling_parameters_is_drawn_as_its_prefill_said(
+    whole: Bench,
+) -> None:
+    """They travel with what starts a state (architecture, section 4); greedy would be wrong."""
+    sampling = SamplingParams(temperature=1.0, seed=11, prompt_length=len(PROMPT))
+    expected = oracle(PROMPT, sampling, 2, LAYERS)
+
+    first = await whole.prefilled(sampling=sampling)
+    second = await whole.ask(decode(len(PROMPT), expected[0]))
+
+    assert isinstance(first, TokenReply)
+    assert isinstance(second, TokenReply)
+    assert first.token is not None
+    assert second.token is not None
+    assert (first.token.token_id, second.token.token_id) == expected
+    assert expected != oracle(PROMPT, SamplingParams(), 2, LAYERS)
+
+
 async def test_a_step_without_a_mode_is_stateless_and_confirms_nothing(whole: Bench) -> None:
     reply = await whole.ask(ForwardRequest(Mode.STATELESS, tokens=PROMPT))
 

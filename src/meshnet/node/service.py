@@ -13,7 +13,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, assert_never
 
 from meshnet.core.protocol.messages import (
@@ -49,7 +49,7 @@ from meshnet.node.checking import layers_of, step_of
 from meshnet.node.compute import Compute
 from meshnet.node.shard import S, Shard
 from meshnet.node.shards import LoadedShard, LoadedShards, NodeLimits, ShardWork
-from meshnet.node.steps import Done, Failed, StepJob, Unwanted
+from meshnet.node.steps import Done, Failed, Kept, StepJob, Unwanted
 from meshnet.telemetry.events import Event, Fault, ForwardServed
 
 RETRY_AFTER_S = 0.5
@@ -104,7 +104,7 @@ class NodeService(Generic[S]):
         """Serve one more shard. Raises ValueError for a second of its model, or one too many."""
         self._shards.add(shard)
 
-    def kv_sessions(self, model: ModelId) -> SessionCacheStore[S]:
+    def kv_sessions(self, model: ModelId) -> SessionCacheStore[Kept[S]]:
         """Return the book of sessions of one shard (ADR-0022 names it after the shard's)."""
         return self._shards.of(model).store
 
@@ -202,14 +202,16 @@ class NodeService(Generic[S]):
         return _Visit(request, loaded, step_of(request, layers, held), deadline)
 
     async def _serve(self, visit: _Visit[S]) -> Reply:
+        lease = self._lease(visit)  # first: a decode's sampling parameters come with its session
         job = StepJob(
             visit.loaded.shard,
             visit.step,
-            self._lease(visit),
+            lease,
             wanted=visit.loaded.store.holds,
             deadline=visit.deadline,
             clock=self._clock,
         )
+        del lease  # the job alone holds it, and lets it go
         try:
             await self._compute.run(job)
         except NoRoom:
@@ -224,7 +226,7 @@ class NodeService(Generic[S]):
         finally:
             job.let_go()
 
-    def _lease(self, visit: _Visit[S]) -> Lease[S] | None:
+    def _lease(self, visit: _Visit[S]) -> Lease[Kept[S]] | None:
         """Lease the session for the step; None where nothing is cached. Raises MeshnetError."""
         request, step, loaded = visit.request, visit.step, visit.loaded
         if request.mode is Mode.STATELESS:
@@ -247,7 +249,7 @@ class NodeService(Generic[S]):
                 bytes_needed=bytes_needed,
                 now=self._clock(),
             )
-        return loaded.store.decode(
+        lease = loaded.store.decode(
             request.session,
             layers=step.layers,
             past_length=step.past_length,
@@ -257,6 +259,10 @@ class NodeService(Generic[S]):
             bytes_needed=bytes_needed,
             now=self._clock(),
         )
+        assert lease.state is not None, "a decode is leased on committed positions only"
+        if request.sampling is None:
+            visit.step = replace(step, sampling=lease.state.sampling)
+        return lease
 
     def _settle(self, visit: _Visit[S], job: StepJob[S]) -> Reply:
         """End the lease by how the step ended, and say so."""
@@ -283,7 +289,7 @@ class NodeService(Generic[S]):
             case _:
                 assert_never(outcome)
 
-    def _settle_done(self, visit: _Visit[S], lease: Lease[S] | None, done: Done[S]) -> Reply:
+    def _settle_done(self, visit: _Visit[S], lease: Lease[Kept[S]] | None, done: Done[S]) -> Reply:
         loaded, step = visit.loaded, visit.step
         visit.compute_s = done.compute_s
         loaded.count(step.length, done.compute_s)
@@ -298,7 +304,7 @@ class NodeService(Generic[S]):
             return _reply(done, cached=None)
         committed = loaded.store.commit(
             lease,
-            state=done.state,
+            state=Kept(done.state, step.sampling),
             ids=step.tokens,
             state_bytes=done.state_bytes,
             now=self._clock(),

@@ -20,6 +20,7 @@ from meshnet.core.vocabulary import (
     WrongShard,
 )
 from meshnet.node.shard import S, Shard
+from meshnet.node.steps import Kept
 from meshnet.telemetry.events import Event, SessionEvicted, SessionsHeld
 
 
@@ -47,7 +48,7 @@ class ShardWork:
 @dataclass(slots=True)
 class LoadedShard(Generic[S]):
     shard: Shard[S]
-    store: SessionCacheStore[S]
+    store: SessionCacheStore[Kept[S]]
     steps: int = 0
     tokens: int = 0
     compute_s: float = 0.0
@@ -76,7 +77,7 @@ class LoadedShards(Generic[S]):
             raise ValueError(f"model {model!r}: this node holds a shard of it already")
         if len(self._by_model) >= self._limits.shards_max:
             raise ValueError(f"max_loaded_shards: {self._limits.shards_max} are loaded already")
-        store: SessionCacheStore[S] = SessionCacheStore(
+        store: SessionCacheStore[Kept[S]] = SessionCacheStore(
             budget=self._budget,
             sessions_max=self._limits.sessions_max,
             ttl_s=self._limits.ttl_s,

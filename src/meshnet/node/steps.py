@@ -19,8 +19,25 @@ from typing import Generic
 from meshnet.core.protocol.messages import Code, Refusal
 from meshnet.core.protocol.refusals import refusal_of
 from meshnet.core.sessions.entry import Lease
-from meshnet.core.vocabulary import Activation, MeshnetError, SampledToken, ShardStep
+from meshnet.core.vocabulary import (
+    Activation,
+    MeshnetError,
+    SampledToken,
+    SamplingParams,
+    ShardStep,
+)
 from meshnet.node.shard import S, Shard
+
+
+@dataclass(frozen=True, slots=True)
+class Kept(Generic[S]):
+    """What the store keeps for a session: the shard's state, and how its tokens are drawn.
+
+    Sampling parameters travel with what starts a state, never with a decode.
+    """
+
+    state: S
+    sampling: SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +72,9 @@ class StepJob(Generic[S]):
         self,
         shard: Shard[S],
         step: ShardStep,
-        lease: Lease[S] | None,
+        lease: Lease[Kept[S]] | None,
         *,
-        wanted: Callable[[Lease[S]], bool],
+        wanted: Callable[[Lease[Kept[S]]], bool],
         deadline: float | None,
         clock: Callable[[], float],
     ) -> None:
@@ -105,4 +122,4 @@ class StepJob(Generic[S]):
             return None
         if self.lease.state is None:
             return self._shard.new_state(self.lease.layers)
-        return self.lease.state
+        return self.lease.state.state
