@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from meshnet.simulation.loop import Deadlock, run
+from meshnet.simulation.loop import Deadlock, Unhandled, run
 
 
 def test_an_hour_of_waiting_takes_the_clock_to_one_hour():
@@ -54,3 +54,12 @@ def test_tasks_of_a_group_are_cancelled_in_the_order_they_were_started():
         run(main, seed=0)
 
     assert cancelled == list(range(20))
+
+
+def test_a_callback_that_fails_where_nobody_looks_fails_the_run():
+    async def main() -> None:
+        asyncio.get_running_loop().call_later(1.0, lambda: [][0])
+        await asyncio.sleep(2.0)
+
+    with pytest.raises(Unhandled, match="seed 3: IndexError"):
+        run(main, seed=3)

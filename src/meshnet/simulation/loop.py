@@ -25,6 +25,10 @@ class Deadlock(Exception):
     """No timer and no ready callback is left, and the main task is unfinished."""
 
 
+class Unhandled(Exception):
+    """Something failed in the loop and no task was told."""
+
+
 class _JumpingSelector(selectors.BaseSelector):
     """Reports no file as ready; waiting means moving the loop's clock."""
 
@@ -92,13 +96,21 @@ def _numbered(
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]], seed: int) -> T:
-    """Run `main` to its end in virtual time; a deadlock is raised with the seed that replays it.
+    """Run `main` to its end in virtual time; what goes wrong names the seed that replays it.
 
     Raises:
         Deadlock: the main task waits for something that can no longer happen.
+        Unhandled: a callback or a forgotten future failed where nobody looked.
     """
+    unhandled: list[str] = []
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.get_loop().set_exception_handler(
+            lambda _, context: unhandled.append(repr(context.get("exception") or context))
+        )
         try:
-            return runner.run(main())
+            result = runner.run(main())
         except Deadlock as deadlock:
             raise Deadlock(f"seed {seed}: {deadlock}") from None
+    if unhandled:
+        raise Unhandled(f"seed {seed}: {unhandled[0]}")
+    return result

@@ -156,7 +156,8 @@ class ToyShard:
         stop_after = self._fail_after()
         for index in range(len(state.layers)):
             if stop_after is not None and index >= stop_after:
-                raise StepTorn(f"out of memory after {index} of {len(state.layers)} layers")
+                message = f"out of memory after {index} of {len(state.layers)} layers"
+                raise StepTorn(message, out_of_memory=True)
             chain, out = state.chains[index], []
             for position, row in enumerate(rows, start=past_length):
                 chain = mix(chain, mix(row, position))

@@ -1,0 +1,102 @@
+"""People who chat with a simulated cluster, and what each of them saw."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from enum import Enum
+
+from meshnet.head import FinishEvent, GenerationFailed, GenerationRequest, Head, TokenEvent
+from meshnet.simulation.plan import LAYERS_TOTAL, ChatPlan
+from meshnet.simulation.toy_shard import oracle
+
+
+class Ending(Enum):
+    OPEN = "open"
+    FINISHED = "finished"
+    FAILED = "failed"
+    LEFT = "left"
+    CRASHED = "crashed"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one client saw, event by event."""
+
+    plan: ChatPlan
+    tokens: list[int] = field(default_factory=list)
+    ending: Ending = Ending.OPEN
+    finish: FinishEvent | None = None
+    failure: str = ""
+    endings: int = 0
+    started_at: float = 0.0
+    first_token_at: float | None = None
+
+    def expected(self) -> tuple[int, ...]:
+        plan = self.plan
+        return oracle(plan.prompt, plan.sampling, plan.tokens_max, LAYERS_TOTAL, plan.stop_ids)
+
+    def wrong(self) -> str | None:
+        """Tokens must be the oracle's; where the chat did not finish, the oracle's first ones."""
+        expected, seen = self.expected(), tuple(self.tokens)
+        if self.ending is not Ending.FINISHED:
+            expected = expected[: len(seen)]
+        if seen == expected:
+            return None
+        return f"{self.plan.name}: expected tokens {expected}, got {seen}"
+
+    def unfinished(self) -> str | None:
+        if self.ending in (Ending.OPEN, Ending.FAILED):
+            return f"{self.plan.name}: {self.ending.value} after {len(self.tokens)}: {self.failure}"
+        return None
+
+    def violation(self) -> str | None:
+        """A generation ends once, and says of itself what the client counted."""
+        if self.endings > 1:
+            return f"{self.plan.name}: {self.endings} endings"
+        finish = self.finish
+        if finish is not None and finish.completion_tokens != len(self.tokens):
+            counted = f"{finish.completion_tokens} tokens, client got {len(self.tokens)}"
+            return f"{self.plan.name}: finish tells {counted}"
+        return None
+
+
+async def converse(head: Head, outcome: Outcome, deadline_s: float) -> None:
+    """Chat as planned and write down what comes. Cancelled: the head's process has died."""
+    loop = asyncio.get_running_loop()
+    plan = outcome.plan
+    try:
+        await asyncio.sleep(plan.starts_s)
+        outcome.started_at = loop.time()
+        async with asyncio.timeout(plan.leaves_after_s):
+            await _listen(head, outcome, deadline_s)
+    except TimeoutError:
+        outcome.ending = Ending.LEFT
+    except asyncio.CancelledError:
+        outcome.ending = Ending.CRASHED
+        raise
+
+
+async def _listen(head: Head, outcome: Outcome, deadline_s: float) -> None:
+    plan = outcome.plan
+    request = GenerationRequest(
+        plan.prompt, plan.tokens_max, plan.sampling, plan.stop_ids, deadline_s
+    )
+    try:
+        async with aclosing(head.generate(request)) as events:
+            async for event in events:
+                if isinstance(event, TokenEvent):
+                    outcome.tokens.append(event.token.token_id)
+                    if outcome.first_token_at is None:
+                        outcome.first_token_at = asyncio.get_running_loop().time()
+                else:
+                    outcome.finish, outcome.ending = event, Ending.FINISHED
+                    outcome.endings += 1
+                if plan.leaves_after == len(outcome.tokens) and not outcome.endings:
+                    outcome.ending = Ending.LEFT
+                    return
+    except GenerationFailed as failed:
+        outcome.ending = Ending.FAILED
+        outcome.endings += 1
+        outcome.failure = f"{failed.code.value}: {failed}"

@@ -1,0 +1,188 @@
+"""A node's machine: its process is booted, killed, stopped and continued; its device computes.
+
+    running --kill--> down --boot--> running (a new service, an empty store)
+    running --stop--> stopped --continue--> running (the same service, the same store)
+
+What was asked of a stopped process waits; what it answers waits too. A killed
+process answers nothing: its callers see a reset or silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+from meshnet.core.vocabulary import HopLost, NodeId
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class _Job:
+    """One function and whoever waits for it."""
+
+    def __init__(self, fn: Callable[[], Any], reply: asyncio.Future[Any]) -> None:
+        self.fn, self.reply = fn, reply
+        self.started = False
+
+    def work(self) -> None:
+        try:
+            value = self.fn()
+        except Exception as error:  # noqa: BLE001 - the device's boundary: the caller gets it
+            self.reply.set_exception(error)
+        else:
+            self.reply.set_result(value)
+
+
+class SimCompute:
+    """One device: runs one function after the other, each after virtual seconds.
+
+    As on a thread, what has started runs to its end even if its caller was cancelled,
+    and the caller waits for that end.
+    """
+
+    def __init__(self, rng: random.Random, *, step_max_s: float) -> None:
+        self.busy_s = 0.0
+        self._rng, self._step_max_s = rng, step_max_s
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[_Job] = deque()
+        self._working = self._stopped = self._killed = False
+
+    async def run(self, fn: Callable[[], T]) -> T:
+        reply: asyncio.Future[T] = self._loop.create_future()
+        job = _Job(fn, reply)
+        self._queue.append(job)
+        self._start_next()
+        try:
+            await asyncio.wait((reply,))
+        except asyncio.CancelledError:
+            if job.started and not self._killed:
+                await asyncio.wait((reply,))
+            elif job in self._queue:
+                self._queue.remove(job)
+            raise
+        return reply.result()
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def resume(self) -> None:
+        self._stopped = False
+        self._start_next()
+
+    def kill(self) -> None:
+        self._killed = True
+        self._queue.clear()
+
+    def _start_next(self) -> None:
+        if self._working or self._stopped or self._killed or not self._queue:
+            return
+        job = self._queue.popleft()
+        job.started = self._working = True
+        seconds = self._rng.uniform(0.0005, self._step_max_s)
+        self.busy_s += seconds
+        self._loop.call_later(seconds, self._finish, job)
+
+    def _finish(self, job: _Job) -> None:
+        if self._killed:
+            return
+        if self._stopped:
+            self._loop.call_later(0.01, self._finish, job)
+            return
+        self._working = False
+        job.work()
+        self._start_next()
+
+
+class Machine(Generic[S]):
+    """Runs a service `S` that `boot` makes anew at each start of the process."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        boot: Callable[[SimCompute], S],
+        *,
+        tasks: asyncio.TaskGroup,
+        rng: random.Random,
+        step_max_s: float,
+    ) -> None:
+        self.node = node
+        self.boots = 0
+        self._boot, self._tasks, self._rng, self._step_max_s = boot, tasks, rng, step_max_s
+        self._loop = asyncio.get_running_loop()
+        self._handlers: dict[asyncio.Task[None], None] = {}
+        self._going = asyncio.Event()
+        self._stops = 0
+        self.up = False
+        self.boot()
+
+    def boot(self) -> None:
+        if self.up:
+            return
+        self.compute = SimCompute(self._rng, step_max_s=self._step_max_s)
+        self.service = self._boot(self.compute)
+        self.boots += 1
+        self._stops = 0
+        self._going.set()
+        self.up = True
+
+    def kill(self, down_s: float) -> None:
+        """End the process at once, as SIGKILL does, and start it again after `down_s`."""
+        if not self.up:
+            return
+        self.up = False
+        self.compute.kill()
+        for handler in tuple(self._handlers):
+            handler.cancel()
+        self._loop.call_later(down_s, self.boot)
+
+    def stop(self, seconds: float) -> None:
+        """Stop the process, as SIGSTOP does, and continue it after `seconds`."""
+        if not self.up:
+            return
+        self._stops += 1
+        self._going.clear()
+        self.compute.stop()
+        self._loop.call_later(seconds, self._continue, self.boots)
+
+    def _continue(self, boots: int) -> None:
+        if boots != self.boots or not self.up:
+            return
+        self._stops -= 1
+        if self._stops == 0:
+            self._going.set()
+            self.compute.resume()
+
+    def accept(
+        self, call: Callable[[S], Awaitable[T]], answer: Callable[[T | HopLost], None]
+    ) -> None:
+        """Serve one request that arrived; `answer` gets the reply or the loss the caller sees."""
+        if not self.up:
+            if self._rng.random() < 0.7:
+                answer(HopLost(f"{self.node}: connection refused"))
+            return
+        handler = self._tasks.create_task(self._serve(call, answer))
+        self._handlers[handler] = None
+        handler.add_done_callback(self._handlers.pop)
+
+    async def _serve(
+        self, call: Callable[[S], Awaitable[T]], answer: Callable[[T | HopLost], None]
+    ) -> None:
+        try:
+            await self._going.wait()
+            reply: T | HopLost = await self._called(call)
+            await self._going.wait()
+        except asyncio.CancelledError:
+            if not self.up and self._rng.random() < 0.7:
+                answer(HopLost(f"{self.node}: connection reset"))
+            raise
+        answer(reply)
+
+    async def _called(self, call: Callable[[S], Awaitable[T]]) -> T | HopLost:
+        try:
+            return await call(self.service)
+        except HopLost as lost:
+            return lost

@@ -1,0 +1,77 @@
+"""A node of an older protocol, beside the real `NodeService`."""
+
+from __future__ import annotations
+
+from meshnet.core.protocol.messages import (
+    ActivationReply,
+    ForwardRequest,
+    Refusal,
+    Reply,
+    Reserved,
+    ReserveRequest,
+    TokenReply,
+)
+from meshnet.core.protocol.refusals import refusal_of
+from meshnet.core.vocabulary import (
+    HIDDEN,
+    Activation,
+    BadField,
+    MeshnetError,
+    NodeDescription,
+    NodeId,
+    SamplingParams,
+    SessionId,
+    ShardStep,
+)
+from meshnet.simulation.machine import SimCompute
+from meshnet.simulation.toy_shard import ToyShard
+
+
+class OldNode:
+    """A node from before ADR-0022: it runs its layers over whatever comes, and keeps nothing.
+
+    It ignores every field it does not know, knows no ids, draws greedily and answers with text.
+    """
+
+    def __init__(self, node: NodeId, shard: ToyShard, compute: SimCompute) -> None:
+        self._node, self._shard, self._compute = node, shard, compute
+
+    async def forward(self, request: ForwardRequest) -> Reply:
+        try:
+            step = self._step(request)
+            result = await self._compute.run(lambda: self._shard.run(step, None))
+        except MeshnetError as error:
+            return refusal_of(error)
+        if isinstance(result, Activation):
+            return ActivationReply(result, cached=None)
+        assert result is not None
+        return TokenReply(None, self._shard.text_of(result.token_id), cached=None)
+
+    def _step(self, request: ForwardRequest) -> ShardStep:
+        activation = request.activation
+        if activation is None or activation.hidden.name != HIDDEN:
+            raise BadField("body", "an activation", None)
+        layers, length = self._shard.description.layers, activation.hidden.shape[-2]
+        return ShardStep(layers, 0, length, (), activation, SamplingParams())
+
+    async def reserve(self, request: ReserveRequest) -> Reserved | Refusal:
+        return Reserved(request.session, request.tokens)
+
+    def release(self, session: SessionId) -> None:
+        return None
+
+    def describe(self) -> NodeDescription:
+        """What its operator wrote down for it; the node itself has no such answer."""
+        return NodeDescription(
+            node=self._node,
+            wire=0,
+            pid=0,
+            ready=True,
+            shards=(self._shard.description,),
+            sessions=0,
+            sessions_max=1,
+            kv_bytes=0,
+            kv_bytes_max=1,
+            compute_s=0.0,
+            steps=0,
+        )

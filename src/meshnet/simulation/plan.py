@@ -1,0 +1,127 @@
+"""What a seed's cluster looks like before anything happens: nodes, heads, chats.
+
+plain     three nodes, cut at layers 3 and 6
+spares    the three, and nodes whose ranges overlap theirs
+cramped   the three, with room for two sessions or for few bytes
+cacheless the three, one of which cannot cache
+old       the three, one of which speaks the protocol before ADR-0022
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from meshnet.core.vocabulary import LayerRange, NodeId, SamplingParams
+from meshnet.simulation.faults import Faults
+from meshnet.simulation.toy_shard import LAYER_BYTES_PER_TOKEN, VOCABULARY
+
+LAYERS_TOTAL = 8
+CUTS = (LayerRange(0, 3), LayerRange(3, 6), LayerRange(6, 8))
+SPARES = (LayerRange(0, 4), LayerRange(2, 7), LayerRange(4, 8), LayerRange(0, 8))
+PROMPT_MAX = 8
+TOKENS_MAX = 20
+START_MAX_S = 12.0
+
+
+class Kind(Enum):
+    CURRENT = "current"
+    CACHELESS = "cacheless"
+    OLD = "old"
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    node: NodeId
+    layers: LayerRange
+    sessions_max: int = 8
+    kv_bytes_max: int = 1 << 20
+    kind: Kind = Kind.CURRENT
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPlan:
+    """One client: what it asks, when, of which head, and after how many tokens it leaves."""
+
+    name: str
+    head: int
+    starts_s: float
+    prompt: tuple[int, ...]
+    tokens_max: int
+    sampling: SamplingParams = SamplingParams()  # noqa: RUF009
+    stop_ids: frozenset[int] = frozenset()
+    leaves_after: int | None = None
+    leaves_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    nodes: tuple[NodePlan, ...]
+    heads: int
+    chats: tuple[ChatPlan, ...]
+    crashing_heads: frozenset[int] = frozenset()
+
+
+def plan(seed: int, faults: Faults) -> ClusterPlan:
+    """Draw a cluster. The same seed and faults give the same cluster."""
+    rng = random.Random(f"plan {seed}")
+    shape = rng.choice(("plain", "plain", "spares", "spares", "cramped", "cramped",
+                        "cacheless", "old"))  # fmt: skip
+    nodes = _nodes(rng, shape)
+    heads = rng.randint(1, 3)
+    greedy = shape == "old"
+    chats = tuple(_chat(rng, index, heads, faults, greedy) for index in range(rng.randint(2, 7)))
+    crashing = frozenset(h for h in range(1, heads) if rng.random() < faults.head_crash)
+    return ClusterPlan(nodes, heads, chats, crashing)
+
+
+def _nodes(rng: random.Random, shape: str) -> tuple[NodePlan, ...]:
+    nodes = [NodePlan(NodeId(f"n{index}"), layers) for index, layers in enumerate(CUTS)]
+    odd = rng.randrange(len(nodes))
+    if shape == "spares":
+        spares = rng.sample(SPARES, rng.randint(1, 3))
+        nodes += [NodePlan(NodeId(f"s{index}"), layers) for index, layers in enumerate(spares)]
+    elif shape == "cramped":
+        nodes = [_cramped(rng, node) for node in nodes]
+    elif shape == "cacheless":
+        nodes[odd] = replace(nodes[odd], kind=Kind.CACHELESS)
+    elif shape == "old":
+        nodes[max(odd, 1)] = replace(nodes[max(odd, 1)], kind=Kind.OLD)
+    return tuple(nodes)
+
+
+def _cramped(rng: random.Random, node: NodePlan) -> NodePlan:
+    if rng.random() < 0.5:
+        return replace(node, sessions_max=rng.randint(1, 3))
+    session_bytes = (PROMPT_MAX + TOKENS_MAX) * LAYER_BYTES_PER_TOKEN * len(node.layers)
+    return replace(node, kv_bytes_max=int(session_bytes * rng.uniform(1.1, 3.0)))
+
+
+def _chat(rng: random.Random, index: int, heads: int, faults: Faults, greedy: bool) -> ChatPlan:
+    prompt = tuple(rng.randrange(VOCABULARY) for _ in range(rng.randint(1, PROMPT_MAX)))
+    tokens_max = rng.randint(1, TOKENS_MAX)
+    return ChatPlan(
+        name=f"c{index}",
+        head=rng.randrange(heads),
+        starts_s=rng.uniform(0.0, START_MAX_S) if rng.random() < 0.7 else 0.0,
+        prompt=prompt,
+        tokens_max=tokens_max,
+        sampling=SamplingParams() if greedy else _sampling(rng, len(prompt)),
+        stop_ids=frozenset(rng.sample(range(VOCABULARY), rng.randint(0, 2))),
+        leaves_after=rng.randint(1, tokens_max) if rng.random() < faults.cancelled else None,
+        leaves_after_s=rng.uniform(0.0, 3.0) if rng.random() < faults.cancelled / 2 else None,
+    )
+
+
+def _sampling(rng: random.Random, prompt_length: int) -> SamplingParams:
+    penalised = rng.random() < 0.5
+    return SamplingParams(
+        temperature=rng.choice((0.0, 0.0, 0.7, 1.0)),
+        seed=rng.getrandbits(64),
+        presence_penalty=rng.uniform(0.0, 1.5) if penalised else 0.0,
+        frequency_penalty=rng.uniform(0.0, 1.0) if penalised else 0.0,
+        repetition_penalty=rng.uniform(1.0, 1.5) if penalised else 1.0,
+        logit_bias=((rng.randrange(VOCABULARY), rng.uniform(-3.0, 3.0)),) * rng.randint(0, 1),
+        prompt_length=prompt_length,
+    )

@@ -1,0 +1,135 @@
+"""A head's way to its nodes in the simulation: real codec, virtual network.
+
+A request is encoded, travels, is parsed, served, and its reply travels back as
+bytes. Both ways the network may lose, double or delay it; a reply that comes
+after the head gave up meets a future that is done, and is ignored, as a closed
+connection would ignore it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol, TypeVar
+
+from meshnet.core.protocol.codec import decode_reply, encode_reply, encode_request, parse_head
+from meshnet.core.protocol.limits import Limits
+from meshnet.core.protocol.messages import (
+    ForwardRequest,
+    Refusal,
+    Reply,
+    Reserved,
+    ReserveRequest,
+)
+from meshnet.core.protocol.refusals import refusal_of
+from meshnet.core.vocabulary import (
+    BadField,
+    Buffer,
+    HopLost,
+    NodeDescription,
+    NodeId,
+    SessionId,
+)
+from meshnet.simulation.machine import Machine
+from meshnet.simulation.network import Network
+
+T = TypeVar("T")
+Answer = tuple[int, dict[str, str], Buffer]
+Headers = dict[str, str]
+
+
+class Service(Protocol):
+    """What a machine serves: a `NodeService`, or a node of an older protocol."""
+
+    async def forward(self, request: ForwardRequest) -> Reply: ...
+
+    async def reserve(self, request: ReserveRequest) -> Reserved | Refusal: ...
+
+    def release(self, session: SessionId) -> None: ...
+
+    def describe(self) -> NodeDescription: ...
+
+
+class SimHopClient:
+    """One head's client. `head` names its end of the network; a silenced one sends nothing."""
+
+    def __init__(
+        self, head: str, network: Network, machines: Mapping[NodeId, Machine[Service]]
+    ) -> None:
+        self.silenced = False
+        self._head, self._network, self._machines = head, network, machines
+        self._limits = Limits()
+
+    async def forward(self, node: NodeId, request: ForwardRequest, timeout_s: float) -> Reply:
+        """Send one hop of one step. Raises HopLost."""
+        headers, parts = encode_request(request)
+        body = b"".join(parts)
+
+        async def serve(service: Service) -> Answer:
+            return await _served(service, headers, body, self._limits)
+
+        status, fields, reply = await self._ask(node, serve, timeout_s)
+        return decode_reply(status, fields.items(), reply, request, self._limits)
+
+    async def reserve(
+        self, node: NodeId, request: ReserveRequest, timeout_s: float
+    ) -> Reserved | Refusal:
+        """Ask for room. Raises HopLost."""
+
+        async def serve(service: Service) -> Reserved | Refusal:
+            return await service.reserve(request)
+
+        return await self._ask(node, serve, timeout_s)
+
+    async def release(self, node: NodeId, session: SessionId, timeout_s: float) -> None:
+        """Hint that a session is over. Raises HopLost."""
+
+        async def serve(service: Service) -> None:
+            service.release(session)
+
+        await self._ask(node, serve, timeout_s)
+
+    async def describe(self, node: NodeId, timeout_s: float) -> NodeDescription:
+        """Ask what a node holds. Raises HopLost."""
+
+        async def serve(service: Service) -> NodeDescription:
+            return service.describe()
+
+        return await self._ask(node, serve, timeout_s)
+
+    async def _ask(
+        self, node: NodeId, serve: Callable[[Service], Awaitable[T]], timeout_s: float
+    ) -> T:
+        answered: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def arrive(reply: T | HopLost) -> None:
+            if answered.done():
+                return
+            if isinstance(reply, HopLost):
+                answered.set_exception(reply)
+            else:
+                answered.set_result(reply)
+
+        def answer(reply: T | HopLost) -> None:
+            self._network.send(self._head, node, lambda: arrive(reply))
+
+        if self.silenced:
+            raise HopLost("this head is gone")
+        machine = self._machines[node]
+        self._network.send(self._head, node, lambda: machine.accept(serve, answer))
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answered
+        except TimeoutError:
+            raise HopLost(f"{node}: no answer within {timeout_s} s") from None
+
+
+async def _served(service: Service, headers: Headers, body: bytes, limits: Limits) -> Answer:
+    """Do what a node's HTTP server does with one request."""
+    try:
+        request = parse_head(headers.items(), len(body), limits).finish(body)
+        reply = await service.forward(request)
+    except BadField as error:
+        reply = refusal_of(error)
+    status, fields, parts = encode_reply(reply)
+    return status, fields, b"".join(parts)

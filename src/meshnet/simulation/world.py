@@ -1,0 +1,258 @@
+"""A whole cluster under a fake clock, from its plan to its verdict; one seed, one history.
+
+    0 s            nodes and heads start; clients come
+    HEAL_AT_S      whatever was broken works again: from here on everything must finish
+    LIMIT_S        whoever is not done by now is unfinished
+    + TTL_S        every node must have forgotten every session
+
+The nodes, the heads and all below them are the real ones; the shard, the network, the machines
+and the clock are not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from unittest.mock import patch
+
+from meshnet.core.generation.limits import (
+    AdmissionLimits,
+    Backoff,
+    GenerationLimits,
+    StepTimeout,
+)
+from meshnet.core.generation.machine import Generation
+from meshnet.core.sessions.store import SessionCacheStore
+from meshnet.core.vocabulary import Capabilities, NodeId, SessionId
+from meshnet.head import Directory, Head, HeadLimits
+from meshnet.head import driver as head_driver
+from meshnet.head.directory import DirectoryLimits
+from meshnet.node import shards as node_shards
+from meshnet.node.service import NodeService
+from meshnet.node.shards import NodeLimits
+from meshnet.simulation.audit import Store, audited
+from meshnet.simulation.chaos import Chaos
+from meshnet.simulation.clients import Ending, Outcome, converse
+from meshnet.simulation.faults import Faults
+from meshnet.simulation.history import History
+from meshnet.simulation.loop import VirtualLoop, run
+from meshnet.simulation.machine import Machine, SimCompute
+from meshnet.simulation.network import Network
+from meshnet.simulation.old_node import OldNode
+from meshnet.simulation.plan import LAYERS_TOTAL, ClusterPlan, Kind, NodePlan, plan
+from meshnet.simulation.toy_shard import TOY_MODEL, ToyShard
+from meshnet.simulation.wire import Service, SimHopClient
+
+HEAL_AT_S = 15.0
+LIMIT_S = 300.0
+DEADLINE_S = 250.0
+TTL_S = 400.0
+STEP_MAX_S = 0.006
+
+HEAD_LIMITS = HeadLimits(
+    generation=GenerationLimits(
+        prefill_chunk=4,
+        step=StepTimeout(base_s=1.0, per_token_s=0.01),
+        refills_without_progress=10_000,
+        refills_base=10_000,
+        recover_s=LIMIT_S,
+        busy=Backoff(first_s=0.05, most_s=0.5),
+        reroute=Backoff(first_s=0.05, most_s=0.5),
+    ),
+    admission=AdmissionLimits(reserve_timeout_s=1.0, route_wait_s=LIMIT_S),
+)
+DIRECTORY_LIMITS = DirectoryLimits(describe_timeout_s=0.5, refresh_s=2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a cluster is built from; a mutant replaces one of them."""
+
+    store: type[Store] = SessionCacheStore
+    shard: type[ToyShard] = ToyShard
+    generation: type[Generation] = Generation
+
+
+REAL_PARTS = Parts()
+
+
+@dataclass(slots=True)
+class SimHead:
+    """A head's process: its driver, its line to the network and the chats it serves."""
+
+    name: str
+    client: SimHopClient
+    head: Head
+    chats: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def crash(self) -> None:
+        """End it as SIGKILL does: nothing it would still say is heard."""
+        self.client.silenced = True
+        for chat in self.chats:
+            chat.cancel()
+
+
+class World:
+    """The running cluster of one plan. Make it inside a loop; `live` takes it from start to end."""
+
+    def __init__(self, seed: int, cluster: ClusterPlan, faults: Faults, parts: Parts) -> None:
+        self.seed, self.cluster, self.faults, self.parts = seed, cluster, faults, parts
+        self.rng = random.Random(f"world {seed}")
+        self.complaints: list[str] = []
+        self.outcomes = [Outcome(chat) for chat in cluster.chats]
+        self.machines: dict[NodeId, Machine[Service]] = {}
+        self.heads: list[SimHead] = []
+        self.network = Network(self.rng, faults)
+        self._sessions = 0
+
+    async def live(self) -> None:
+        """Start everything, let the clients chat, heal, wait out the TTL, judge what is left."""
+        loop = asyncio.get_running_loop()
+        async with AsyncExitStack() as stack:
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            for node in self.cluster.nodes:
+                self.machines[node.node] = self._machine(node, tasks)
+            for index in range(self.cluster.heads):
+                self.heads.append(await self._head(index, stack))
+            await self._chat()
+            await asyncio.sleep(max(LIMIT_S - loop.time(), 0.0) + TTL_S + 1.0)
+            self._judge_leftovers()
+            self._judge_counters()
+
+    async def _chat(self) -> None:
+        chaos = Chaos(
+            self.rng, self.network, list(self.machines.values()), [each.name for each in self.heads]
+        )
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(chaos.until_healed(self.faults, HEAL_AT_S))
+            for outcome in self.outcomes:
+                home = self.heads[outcome.plan.head]
+                chat = group.create_task(converse(home.head, outcome, DEADLINE_S))
+                home.chats.append(chat)
+            for index in sorted(self.cluster.crashing_heads):
+                loop.call_later(self.rng.uniform(0.5, HEAL_AT_S), self.heads[index].crash)
+
+    def _machine(self, node: NodePlan, tasks: asyncio.TaskGroup) -> Machine[Service]:
+        boot = partial(self._boot, node)
+        return Machine(node.node, boot, tasks=tasks, rng=self.rng, step_max_s=STEP_MAX_S)
+
+    def _boot(self, node: NodePlan, compute: SimCompute) -> Service:
+        shard = self.parts.shard(
+            node.layers,
+            layers_total=LAYERS_TOTAL,
+            capabilities=Capabilities(kv_cache=node.kind is not Kind.CACHELESS, multi_token=True),
+            fail_after=partial(self._fails_after, node),
+        )
+        if node.kind is Kind.OLD:
+            return OldNode(node.node, shard, compute)
+        return NodeService(
+            node=node.node,
+            pid=1,
+            shards=[shard],
+            compute=compute,
+            limits=NodeLimits(
+                kv_bytes_max=node.kv_bytes_max, sessions_max=node.sessions_max, ttl_s=TTL_S
+            ),
+            clock=asyncio.get_running_loop().time,
+        )
+
+    def _fails_after(self, node: NodePlan) -> int | None:
+        if self.rng.random() < self.network.faults.out_of_memory:
+            return self.rng.randrange(len(node.layers))
+        return None
+
+    async def _head(self, index: int, stack: AsyncExitStack) -> SimHead:
+        name = f"h{index}"
+        clock = asyncio.get_running_loop().time
+        client = SimHopClient(name, self.network, self.machines)
+        nodes = [node.node for node in self.cluster.nodes]
+        if index % 2:
+            nodes.reverse()
+        directory = Directory(client, nodes, clock=clock, limits=DIRECTORY_LIMITS)
+        head = Head(
+            client,
+            directory,
+            model=TOY_MODEL,
+            encode_text=lambda text: (int(text.strip("<>")),),
+            new_session_id=self._new_session_id,
+            clock=clock,
+            jitter=self.rng.random,
+            limits=HEAD_LIMITS,
+        )
+        await stack.enter_async_context(directory)
+        await stack.enter_async_context(head)
+        return SimHead(name, client, head)
+
+    def _new_session_id(self) -> SessionId:
+        self._sessions += 1
+        return SessionId(f"session{self._sessions:04}-{self.rng.getrandbits(64):016x}")
+
+    def _judge_leftovers(self) -> None:
+        for machine in self.machines.values():
+            service = machine.service
+            if isinstance(service, NodeService):
+                service.check_integrity()
+                left = service.describe()
+                if left.sessions or left.kv_bytes:
+                    what = f"{left.sessions} sessions and {left.kv_bytes} bytes"
+                    self.complaints.append(f"{machine.node}: {what} left after the TTL")
+
+    def _judge_counters(self) -> None:
+        for each in self.heads:
+            counters = each.head.counters
+            ended = counters.finished + counters.failed + counters.cancelled
+            if ended != counters.started:
+                self.complaints.append(f"{each.name}: {counters.started} started, {ended} ended")
+            if counters.releases != counters.holds:
+                counted = f"{counters.holds} holds, {counters.releases} releases"
+                self.complaints.append(f"{each.name}: {counted}")
+
+    def history(self, events: int, virtual_s: float) -> History:
+        outcomes = self.outcomes
+        violations = [each.violation() for each in outcomes]
+        return History(
+            seed=self.seed,
+            generations=len(outcomes),
+            tokens=sum(len(each.tokens) for each in outcomes),
+            refills=sum(each.head.counters.refills.total() for each in self.heads),
+            events=events,
+            virtual_s=virtual_s,
+            wrong=_said(each.wrong() for each in outcomes),
+            unfinished=_said(each.unfinished() for each in outcomes),
+            violations=(*_said(violations), *self.complaints),
+        )
+
+
+def _said(complaints: object) -> tuple[str, ...]:
+    return tuple(each for each in complaints if each is not None)  # type: ignore[attr-defined]
+
+
+def simulate(seed: int, faults: Faults, parts: Parts = REAL_PARTS) -> History:
+    """Run the history of one seed."""
+    return simulate_plan(seed, plan(seed, faults), faults, parts)
+
+
+def simulate_plan(
+    seed: int, cluster: ClusterPlan, faults: Faults, parts: Parts = REAL_PARTS
+) -> History:
+    """Run one cluster. What the seed decides besides the plan: faults, delays and waits."""
+
+    async def main() -> History:
+        world = World(seed, cluster, faults, parts)
+        store = audited(parts.store, world.complaints)
+        with ExitStack() as patches:
+            patches.enter_context(patch.object(node_shards, "SessionCacheStore", store))
+            patches.enter_context(patch.object(head_driver, "Generation", parts.generation))
+            await world.live()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        return world.history(world.network.delivered + loop.tasks_started, loop.time())
+
+    return run(main, seed)
+
+
+__all__ = ["Ending", "Parts", "World", "simulate", "simulate_plan"]
