@@ -81,6 +81,10 @@ class _Job(Generic[T]):
     def refuse(self, error: Exception) -> None:
         self._answer(self.reply.set_exception, error)
 
+    def let_go(self) -> None:
+        """Break the cycle reply, error, traceback, frame, job: it would keep a session's state."""
+        del self._fn, self.reply
+
     def _answer(self, setter: Callable[..., None], value: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(setter, value)
@@ -131,7 +135,8 @@ class ComputeThread:
         try:
             return job.reply.result()
         finally:
-            del job  # an error's traceback holds this frame: break the cycle that keeps a state
+            job.let_go()
+            del job
 
     def close(self, deadline_s: float) -> bool:
         """Refuse what waits and stop after the running job. False: it still runs then."""
