@@ -14,7 +14,7 @@ UP_EXAMPLES = """
 
   meshnet up                                     two nodes, the default model, port 8000
 
-  meshnet up --model ./my-model --split 4,12     a local directory, layers 0-3 and 4-15
+  meshnet up --model ./my-model --split 4        a local directory, cut before layer 4
 
   meshnet up --nodes 3 --set kv_max_sessions=2   any setting by its name
 """

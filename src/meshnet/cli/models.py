@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from meshnet.cli.settings import Settings, Weights
-from meshnet.core.vocabulary import DType
+from meshnet.core.vocabulary import DType, ModelId, NoTemplate
 from meshnet.engine.models.pull import LocalModel, resolve
+
+if TYPE_CHECKING:
+    from meshnet.engine.text import HFText
 
 
 class Bars:
@@ -44,6 +48,21 @@ class Bars:
 def resolve_model(model: str, settings: Settings) -> LocalModel:
     """Find, fetch or convert a model. Raises ModelError."""
     return resolve(model, Path(settings.cache_dir), Bars())
+
+
+def load_text(source: LocalModel) -> HFText:
+    """Return the model's tokenizer, template and stop ids. Raises ModelError."""
+    from meshnet.engine.text import HFText
+
+    return HFText(source.path, model=ModelId(source.name))
+
+
+def prompt_ids(text: HFText, words: str) -> list[int]:
+    """Return `words` as one user turn, or as they are for a model without a chat template."""
+    try:
+        return text.render_chat([{"role": "user", "content": words}], {})
+    except NoTemplate:
+        return text.encode(words, special=True)
 
 
 def dtype_of(weights: Weights) -> DType | None:

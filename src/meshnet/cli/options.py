@@ -38,7 +38,11 @@ WeightsFlag = Annotated[
 Nodes = Annotated[int, typer.Option("--nodes", "-n", min=1, max=64, help="Node processes.")]
 Split = Annotated[
     str | None,
-    typer.Option("--split", metavar="a,b,..", help="Layers of each node, e.g. 10,10,10."),
+    typer.Option(
+        "--split",
+        metavar="a,b,..",
+        help="Cuts: 10,20 of 30 layers is 0-10, 10-20, 20-30. Beats --nodes.",
+    ),
 ]
 Host = Annotated[
     str | None,

@@ -1,0 +1,110 @@
+"""A head over nodes at given URLs, and the API over that head: who is handed to whom.
+
+urls ─▶ HttpHopClient ─▶ Directory ─▶ Head ─▶ gateway_app
+                                      text ─────┘
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from meshnet import __version__
+from meshnet.cli.settings import Settings
+from meshnet.core.generation.limits import GenerationLimits, StepTimeout
+from meshnet.core.protocol.limits import Limits
+from meshnet.core.routing import NoRoute
+from meshnet.core.vocabulary import ModelId, NodeId, SessionId
+from meshnet.gateway.ports import Readiness
+from meshnet.head import Directory, Head, HeadLimits
+from meshnet.mesh.grouped import unwrapped
+from meshnet.telemetry.events import Record
+from meshnet.wire.http_client import HttpHopClient
+
+if TYPE_CHECKING:
+    from meshnet.engine.text import HFText
+
+SESSION_ID_BYTES = 24
+"""192 random bits: whoever guesses an id could extend that session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """A running head and what it was made of. `names` are what users call the nodes."""
+
+    model: ModelId
+    text: HFText
+    client: HttpHopClient
+    directory: Directory
+    head: Head
+    names: Mapping[NodeId, str]
+
+    def readiness(self) -> Readiness:
+        route = self.directory.route(self.model)
+        if isinstance(route, NoRoute):
+            return Readiness(False, str(route))
+        return Readiness(True)
+
+    def fingerprint(self) -> str:
+        """Return `system_fingerprint`: equal while cuts, formats and arithmetic are equal."""
+        digest = hashlib.blake2b(f"{__version__} {self.model}".encode(), digest_size=8)
+        for node in self.directory.snapshot():
+            for shard in node.shards:
+                if shard.model == self.model:
+                    digest.update(f"{shard.layers} {shard.fingerprint} {shard.arithmetic}".encode())
+        return f"fp_{digest.hexdigest()}"
+
+
+@asynccontextmanager
+async def composed(
+    settings: Settings,
+    model: ModelId,
+    text: HFText,
+    nodes: Mapping[str, str],
+    record: Record,
+) -> AsyncIterator[Composition]:
+    """Run a head over `nodes` (name to URL) until the block is left."""
+    urls = {NodeId(url): url for url in nodes.values()}
+    token = settings.mesh_token
+    jitter = secrets.SystemRandom().random
+    with unwrapped():
+        async with HttpHopClient(
+            urls, limits=Limits(), token=None if token is None else token.get_secret_value()
+        ) as client:
+            directory = Directory(client, tuple(urls), clock=time.monotonic)
+            await directory.refresh()
+            head = Head(
+                client,
+                directory,
+                model=model,
+                encode_text=lambda words: tuple(text.encode(words, special=False)),
+                new_session_id=lambda: SessionId(secrets.token_hex(SESSION_ID_BYTES)),
+                clock=time.monotonic,
+                jitter=jitter,
+                limits=head_limits(settings),
+                record=record,
+            )
+            async with directory, head:
+                yield Composition(
+                    model,
+                    text,
+                    client,
+                    directory,
+                    head,
+                    {NodeId(url): name for name, url in nodes.items()},
+                )
+
+
+def head_limits(settings: Settings) -> HeadLimits:
+    return HeadLimits(
+        generation=GenerationLimits(
+            prefill_chunk=settings.prefill_chunk,
+            step=StepTimeout(base_s=settings.hop_timeout_seconds),
+        ),
+        waiting_max=settings.queue_length,
+    )

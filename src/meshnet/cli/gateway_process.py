@@ -1,0 +1,146 @@
+"""The OpenAI-compatible API of this process, over nodes that run already or beside it.
+
+Beside what the gateway itself serves, `GET /mesh` tells what the head knows of its nodes; the
+same keys open it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from urllib.parse import urlsplit
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from meshnet.cli.composition import Composition, composed
+from meshnet.cli.models import load_text, resolve_model
+from meshnet.cli.options import print_ready
+from meshnet.cli.report import NodeReport, as_json, report_of
+from meshnet.cli.serving import run_loop, stop_on_signals
+from meshnet.cli.settings import Settings, SettingsError
+from meshnet.core.vocabulary import ModelId
+from meshnet.gateway.app import gateway_app
+from meshnet.gateway.ports import Metrics
+from meshnet.gateway.server import serve_gateway
+from meshnet.gateway.settings import GatewaySettings
+from meshnet.mesh.grouped import unwrapped
+from meshnet.telemetry.events import ProcessReady
+from meshnet.telemetry.metrics import CONTENT_TYPE
+from meshnet.telemetry.sink import Telemetry
+
+
+def run_gateway(settings: Settings, urls: Sequence[str], *, as_json: bool) -> None:
+    """Serve over the nodes at `urls` until asked to stop. Raises MeshnetError."""
+    nodes = {f"node-{place}": _node_url(url) for place, url in enumerate(urls, start=1)}
+    if len(set(nodes.values())) < len(nodes):
+        raise SettingsError(f"--node: expected different URLs, got {', '.join(urls)}")
+    run_loop(lambda: _serve(settings, nodes, as_json))
+
+
+def _node_url(url: str) -> str:
+    """Return the base URL without a trailing slash. Raises SettingsError."""
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise SettingsError(f"--node: expected a URL such as http://10.0.0.1:9001, got {url!r}")
+    return url.rstrip("/")
+
+
+async def _serve(settings: Settings, nodes: Mapping[str, str], as_json: bool) -> None:
+    telemetry = gateway_telemetry(settings)
+    with stop_on_signals() as stop:
+        source = await asyncio.to_thread(resolve_model, settings.model, settings)
+        text = await asyncio.to_thread(load_text, source)
+        async with composed(
+            settings, ModelId(source.name), text, nodes, telemetry.record
+        ) as composition:
+            if not (state := composition.readiness()).ready:
+                print(f"waiting: {state.detail}", file=sys.stderr)
+            await serve_api(
+                settings,
+                composition,
+                telemetry,
+                stop,
+                lambda url: print_ready("gateway", url, os.getpid(), as_json=as_json),
+            )
+
+
+def gateway_telemetry(settings: Settings) -> Telemetry:
+    return Telemetry(
+        stream=sys.stderr,
+        log_format=settings.log_format,
+        level=settings.log_level,
+        role="gateway",
+    )
+
+
+async def serve_api(
+    settings: Settings,
+    composition: Composition,
+    telemetry: Telemetry,
+    stop: asyncio.Event,
+    started: Callable[[str], None],
+) -> None:
+    """Answer the API until `stop` is set; running answers get a moment to end."""
+    gateway_settings = GatewaySettings(
+        api_keys=tuple(key.get_secret_value() for key in settings.api_keys),
+        deadline_s=settings.request_timeout_seconds,
+    )
+    app = api_app(composition, gateway_settings, telemetry)
+
+    def tell(url: str) -> None:
+        telemetry.record(ProcessReady("gateway", url, os.getpid()))
+        started(url)
+
+    with unwrapped():
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(
+                serve_gateway(
+                    app, gateway_settings, host=settings.host, port=settings.port, started=tell
+                )
+            )
+            await stop.wait()
+            serving.cancel()
+
+
+def api_app(composition: Composition, settings: GatewaySettings, telemetry: Telemetry) -> FastAPI:
+    """Return the gateway's application, with `/mesh` beside it."""
+    app = gateway_app(
+        composition.head,
+        composition.text,
+        composition.readiness,
+        settings,
+        fingerprint=composition.fingerprint,
+        record=telemetry.record,
+        metrics=Metrics(CONTENT_TYPE, telemetry.metrics.exposition),
+    )
+
+    async def mesh(request: Request) -> Response:
+        await composition.directory.refresh()
+        state = composition.readiness()
+        return JSONResponse(
+            {
+                "model": composition.model,
+                "ready": state.ready,
+                "detail": state.detail,
+                "nodes": as_json(reports(composition)),
+            }
+        )
+
+    app.add_api_route("/mesh", mesh, methods=["GET"], include_in_schema=False)
+    return app
+
+
+def reports(composition: Composition) -> list[NodeReport]:
+    """Return what the directory knows now, in the order the nodes were given."""
+    return [
+        report_of(composition.names[node.node], str(node.node), node)
+        for node in composition.directory.snapshot()
+    ]

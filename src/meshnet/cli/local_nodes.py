@@ -1,0 +1,105 @@
+"""The node processes of one machine: which layers each holds and how each is started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from meshnet.cli.machine import cores, free_memory_bytes
+from meshnet.cli.settings import ENVIRONMENT_PREFIX, Settings
+from meshnet.core.routing import parse_split, partition
+from meshnet.core.vocabulary import LayerRange
+from meshnet.engine.models.pull import LocalModel
+from meshnet.mesh.launcher import ChildSpec, LocalLauncher
+from meshnet.mesh.restart import RestartPolicy
+from meshnet.mesh.threads import thread_environment, threads_each
+from meshnet.telemetry.events import Record
+
+RUNS_KEPT = 10
+
+
+def split_layers(source: LocalModel, *, nodes: int, split: str | None) -> tuple[LayerRange, ...]:
+    """Return each node's layers: cuts as the user wrote them, else as even as can be.
+
+    Raises BadField, ModelError.
+    """
+    from meshnet.engine.checkpoint import read_config
+    from meshnet.engine.identity import inseparable_layers
+    from meshnet.engine.loading import layers_total
+
+    total, runs = layers_total(source.path), inseparable_layers(read_config(source.path))
+    if split is not None:
+        return parse_split(split, total, runs)
+    return partition(total, nodes, inseparable=runs)
+
+
+def local_launcher(
+    settings: Settings, layers: Sequence[LayerRange], record: Record
+) -> LocalLauncher:
+    """Return a launcher of one node process per range."""
+    environment = _environment(settings, nodes=len(layers))
+    return LocalLauncher(
+        [_spec(f"node-{place}", held, environment) for place, held in enumerate(layers, start=1)],
+        log_dir=_log_dir(settings.cache_dir / "logs"),
+        record=record,
+        policy=RestartPolicy(ready_timeout_s=settings.start_timeout_seconds),
+    )
+
+
+def _spec(name: str, layers: LayerRange, environment: dict[str, str]) -> ChildSpec:
+    def command(port: int) -> Sequence[str]:
+        return (
+            *(sys.executable, "-m", "meshnet", "node"),
+            *("--layers", str(layers), "--host", "127.0.0.1", "--port", str(port)),
+            *("--json-ready", "--end-with-stdin"),
+        )
+
+    return ChildSpec(name, command, environment)
+
+
+def _environment(settings: Settings, *, nodes: int) -> dict[str, str]:
+    """Return a child's environment: this one, with every setting of ours made explicit."""
+    threads = settings.threads or threads_each(cores=cores(), nodes=nodes)
+    kv_max_bytes = settings.kv_max_bytes or max(1, free_memory_bytes() // 2 // nodes)
+    own = {
+        f"{ENVIRONMENT_PREFIX}{name.upper()}": _text(value)
+        for name, value in settings
+        if value is not None and value != ()
+    }
+    own[f"{ENVIRONMENT_PREFIX}THREADS"] = str(threads)
+    own[f"{ENVIRONMENT_PREFIX}KV_MAX_BYTES"] = str(kv_max_bytes)
+    return {
+        **os.environ,
+        **own,
+        **thread_environment(cores=cores(), nodes=nodes, threads=threads),
+    }
+
+
+def _text(value: object) -> str:
+    match value:
+        case Enum():
+            return str(value.value)
+        case SecretStr():
+            return value.get_secret_value()
+        case tuple():
+            return ",".join(_text(part) for part in value)
+        case _:
+            return str(value)
+
+
+def _log_dir(logs: Path) -> Path:
+    """Make this run's directory and forget all but the latest few."""
+    logs.mkdir(parents=True, exist_ok=True)
+    runs = sorted((path for path in logs.iterdir() if path.is_dir()), key=lambda path: path.name)
+    for old in runs[: -RUNS_KEPT + 1]:
+        shutil.rmtree(old, ignore_errors=True)
+    run = logs / f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
+    run.mkdir(exist_ok=True)
+    return run

@@ -1,0 +1,59 @@
+"""The bytes each step puts on the wire, by hop, as the client sends and receives them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshnet.core.protocol import codec
+from meshnet.core.protocol.messages import (
+    ActivationReply,
+    ForwardRequest,
+    Mode,
+    Refusal,
+    Reply,
+    Reserved,
+    ReserveRequest,
+)
+from meshnet.core.vocabulary import NodeDescription, NodeId, SessionId
+from meshnet.head import HopClient
+
+
+@dataclass(frozen=True, slots=True)
+class WireCost:
+    """One decode on one hop. Tensor bytes are exact; the rest is names and decimal numbers."""
+
+    tensor_bytes_out: int
+    tensor_bytes_in: int
+    request_bytes: int
+    """Headers and body as encoded; a decimal number more or less moves it by a byte."""
+
+
+class MeasuredClient:
+    """A HopClient that remembers the cost of decodes at chosen past lengths."""
+
+    def __init__(self, inner: HopClient, past_lengths: frozenset[int]) -> None:
+        self._inner = inner
+        self._past_lengths = past_lengths
+        self.costs: dict[tuple[int, NodeId], WireCost] = {}
+
+    async def forward(self, node: NodeId, request: ForwardRequest, timeout_s: float) -> Reply:
+        reply = await self._inner.forward(node, request, timeout_s)
+        if request.mode is Mode.DECODE and request.past_length in self._past_lengths:
+            headers, parts = codec.encode_request(request)
+            sent = 0 if request.activation is None else len(request.activation.data)
+            got = len(reply.activation.data) if isinstance(reply, ActivationReply) else 0
+            lines = sum(len(name) + len(value) + 4 for name, value in headers.items())
+            cost = WireCost(sent, got, lines + sum(map(len, parts)))
+            self.costs[request.past_length, node] = cost
+        return reply
+
+    async def reserve(
+        self, node: NodeId, request: ReserveRequest, timeout_s: float
+    ) -> Reserved | Refusal:
+        return await self._inner.reserve(node, request, timeout_s)
+
+    async def release(self, node: NodeId, session: SessionId, timeout_s: float) -> None:
+        await self._inner.release(node, session, timeout_s)
+
+    async def describe(self, node: NodeId, timeout_s: float) -> NodeDescription:
+        return await self._inner.describe(node, timeout_s)

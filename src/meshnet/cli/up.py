@@ -1,0 +1,63 @@
+"""`meshnet up`: node processes and the gateway of one machine, until asked to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from meshnet.cli.composition import composed
+from meshnet.cli.gateway_process import gateway_telemetry, serve_api
+from meshnet.cli.local_nodes import local_launcher, split_layers
+from meshnet.cli.models import load_text, resolve_model
+from meshnet.cli.options import print_ready
+from meshnet.cli.serving import bind, run_loop, stop_on_signals
+from meshnet.cli.settings import Settings
+from meshnet.core.vocabulary import ModelId
+from meshnet.engine.models.pull import LocalModel
+from meshnet.mesh.launcher import LocalLauncher
+
+
+def up(settings: Settings, *, nodes: int, split: str | None, as_json: bool) -> None:
+    """Run a mesh on this machine. Raises MeshnetError."""
+    if settings.port:
+        # A taken port is told now, not after the nodes have loaded.
+        bind(settings.host, settings.port).close()
+    source = resolve_model(settings.model, settings)
+    run_loop(lambda: _up(settings, source, nodes, split, as_json))
+
+
+async def _up(
+    settings: Settings, source: LocalModel, nodes: int, split: str | None, as_json: bool
+) -> None:
+    telemetry = gateway_telemetry(settings)
+    layers = split_layers(source, nodes=nodes, split=split)
+    launcher = local_launcher(settings, layers, telemetry.record)
+    with stop_on_signals() as stop:
+        async with launcher.running():
+            print(f"starting {len(layers)} nodes of {source.name}", file=sys.stderr)
+            text = await asyncio.to_thread(load_text, source)
+            if not await ready_or_stopped(launcher, stop):
+                return
+            urls = {child.name: child.url for child in launcher.children}
+            async with composed(
+                settings, ModelId(source.name), text, urls, telemetry.record
+            ) as composition:
+                await serve_api(
+                    settings,
+                    composition,
+                    telemetry,
+                    stop,
+                    lambda url: print_ready("up", url, os.getpid(), as_json=as_json),
+                )
+
+
+async def ready_or_stopped(launcher: LocalLauncher, stop: asyncio.Event) -> bool:
+    """Return True once every node is ready, False if `stop` came first."""
+    async with asyncio.TaskGroup() as group:
+        ready = group.create_task(launcher.ready())
+        stopped = group.create_task(stop.wait())
+        await asyncio.wait((ready, stopped), return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        stopped.cancel()
+    return not stop.is_set()
