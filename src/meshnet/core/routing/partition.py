@@ -5,6 +5,7 @@ A partition is an exact cover of [0, total) in order, no part empty, no insepara
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -24,12 +25,12 @@ def partition(
     `weights` are the relative capacities of the parts, in order; equal if absent; equal parts
     that cannot be equal have the larger ones first. Raises BadField.
     """
-    capacities = [1.0] * parts if weights is None else list(weights)
-    if len(capacities) != parts or not all(0 < weight < float("inf") for weight in capacities):
-        raise BadField("weights", f"{parts} positive numbers", weights)
     cuts = _allowed_cuts(layers_total, inseparable)
     if not 1 <= parts <= min(len(cuts), PARTS_MAX):
         raise BadField("parts", f"1 to {len(cuts)} for {layers_total} layers", parts)
+    capacities = [1.0] * parts if weights is None else list(weights)
+    if len(capacities) != parts or not all(0 < weight < math.inf for weight in capacities):
+        raise BadField("weights", f"{parts} positive numbers", weights)
     return _ranges(_most_even(cuts, capacities))
 
 
