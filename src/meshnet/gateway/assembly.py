@@ -21,7 +21,7 @@ from meshnet.core.vocabulary import SampledToken
 from meshnet.gateway.planning import Plan
 from meshnet.gateway.ports import Generator, StreamDecoder, TextModel
 from meshnet.gateway.stopping import StopFilter
-from meshnet.head import FinishEvent, GenerationFailed, TokenEvent
+from meshnet.head import FinishEvent, GenerationFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +98,10 @@ async def pieces(generator: Generator, text: TextModel, plan: Plan) -> AsyncGene
     last: Piece | None = None
     async with aclosing(generator.generate(plan.request)) as events:
         async for event in events:
-            match event:
-                case TokenEvent():
-                    piece = assembly.push(event.token)
-                case FinishEvent():
-                    piece = assembly.finish(event.reason)
+            if isinstance(event, FinishEvent):
+                last = assembly.finish(event.reason)
+                continue
+            piece = assembly.push(event.token)
             if piece.finish is not None:
                 last = piece
                 break

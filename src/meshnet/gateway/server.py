@@ -66,6 +66,7 @@ async def serve_gateway(
                 app,
                 log_config=None,
                 access_log=False,
+                ws="none",
                 lifespan="off",
                 server_header=False,
                 timeout_keep_alive=KEEP_CONNECTION_S,
