@@ -1,0 +1,244 @@
+"""Everything about one model that concerns text: ids from text and chats, text from ids.
+
+Works on the tokenizers library's own object, so it may be called from several threads:
+transformers' wrapper sets truncation on the shared object before each call, and fails when two
+threads do. torch is not imported for models whose tokenizer class is the generic one.
+
+Invariants
+    * templated text is encoded without special tokens: what BOS it has, the template wrote;
+    * text is never cleaned up: the spaces of the ids are the spaces of the text;
+    * no code of a model's directory ever runs (`trust_remote_code` is always off).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from meshnet.core.vocabulary import ModelError, ModelId, NoTemplate, TemplateError
+from meshnet.engine.decoding import Pieces, StreamDecoder
+from meshnet.engine.templates import rendered
+
+_GENERIC_CLASSES = ("TokenizersBackend", "PreTrainedTokenizerFast")
+_CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len")
+_OWN_ARGUMENTS = frozenset(
+    (
+        "conversation",
+        "chat_template",
+        "add_generation_prompt",
+        "continue_final_message",
+        "tokenize",
+        "padding",
+        "truncation",
+        "max_length",
+        "return_tensors",
+        "return_dict",
+        "return_assistant_tokens_mask",
+        "sanitize_control_tokens",
+        "tokenizer_kwargs",
+        "messages",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDefaults:
+    """What the model's generation_config recommends; None where it is silent."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+
+
+class HFText:
+    """A tokenizer in Hugging Face layout, with its chat template and stop ids."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        model: ModelId,
+        context_length: int,
+        vocab_size: int,
+        stop_ids: frozenset[int],
+        generation_defaults: GenerationDefaults | None,
+    ) -> None:
+        self.model = model
+        self.context_length = context_length
+        self.vocab_size = vocab_size
+        self.stop_ids = stop_ids
+        self.generation_defaults = generation_defaults
+        self._tokenizer = tokenizer
+        self._backend: Tokenizer = tokenizer.backend_tokenizer
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self._pieces = Pieces(self._backend)
+
+    @classmethod
+    def load(cls, path: Path, model: ModelId) -> HFText:
+        """Read tokenizer, template and stop ids from a model's directory. Raises ModelError."""
+        config, generation = _read(path / "config.json"), _read(path / "generation_config.json")
+        inner = config.get("text_config")
+        config = {**config, **inner} if isinstance(inner, dict) else config
+        tokenizer = _tokenizer(path)
+        return cls(
+            tokenizer,
+            model=model,
+            context_length=_context_length(path, config, tokenizer),
+            vocab_size=_integer(config.get("vocab_size")) or len(tokenizer),
+            stop_ids=frozenset(
+                _ids(
+                    tokenizer.eos_token_id,
+                    config.get("eos_token_id"),
+                    generation.get("eos_token_id"),
+                )
+            ),
+            generation_defaults=_defaults(generation),
+        )
+
+    @property
+    def has_template(self) -> bool:
+        return bool(self._tokenizer.chat_template)
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """Ids of a raw prompt; `special` adds what the tokenizer adds, mostly BOS."""
+        return list(self._backend.encode(text, add_special_tokens=special).ids)
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], template_kwargs: Mapping[str, Any]
+    ) -> list[int]:
+        """Prompt ids of a chat, up to where the assistant's next answer begins.
+
+        Raises:
+            NoTemplate: the model has no chat template.
+            TemplateError: the template refuses the messages; carries its own message.
+        """
+        if not self.has_template:
+            raise NoTemplate(
+                f"{self.model} has no chat template; use completions, or a model for chats"
+            )
+        if taken := _OWN_ARGUMENTS & template_kwargs.keys():
+            raise TemplateError(f"not an argument of a chat template: {', '.join(sorted(taken))}")
+        conversation = [_plain(message) for message in messages]
+        text = rendered(
+            lambda: self._tokenizer.apply_chat_template(
+                conversation, tokenize=False, add_generation_prompt=True, **template_kwargs
+            )
+        )
+        return self.encode(text, special=False)
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool) -> str:
+        return self._backend.decode(ids, skip_special_tokens=skip_special)
+
+    def decoder(self, *, skip_special: bool = True) -> StreamDecoder:
+        """A fresh decoder for one stream of ids; special tokens give no text."""
+        return self._pieces.decoder(skip_special=skip_special)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes an id adds to the text, which may be part of a character."""
+        return self._pieces.bytes_of(token_id)
+
+    def token_text(self, token_id: int) -> str:
+        """An id on its own, for people: part of a character shows as U+FFFD."""
+        return self.token_bytes(token_id).decode("utf-8", errors="replace")
+
+
+def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
+    """One message as templates expect it: developers are the system, text parts are one text."""
+    plain = dict(message)
+    if plain.get("role") == "developer":
+        plain["role"] = "system"
+    content = plain.get("content")
+    if content is None:
+        plain["content"] = ""
+    elif not isinstance(content, str):
+        plain["content"] = "".join(_part_text(part) for part in content)
+    return plain
+
+
+def _part_text(part: Any) -> str:
+    if isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part["text"], str):
+        return part["text"]
+    kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+    raise TemplateError(f"content: only parts of type text are understood, got {kind!r}")
+
+
+def _tokenizer(path: Path) -> Any:
+    kind = _read(path / "tokenizer_config.json").get("tokenizer_class")
+    try:
+        if kind in _GENERIC_CLASSES and (path / "tokenizer.json").is_file():
+            from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+            tokenizer = TokenizersBackend.from_pretrained(path)
+        else:
+            from transformers import AutoTokenizer
+
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    except Exception as error:  # tokenizers raises bare Exception on a bad file
+        raise ModelError(f"{path}: cannot load its tokenizer: {error}") from error
+    if getattr(tokenizer, "backend_tokenizer", None) is None:
+        raise ModelError(f"{path}: its tokenizer cannot be run by the tokenizers library")
+    return tokenizer
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON object of a model's directory; empty if the file is absent."""
+    if not path.is_file():
+        return {}
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: not readable as JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise ModelError(f"{path}: expected a JSON object, got {type(values).__name__}")
+    return values
+
+
+def _context_length(path: Path, config: Mapping[str, Any], tokenizer: Any) -> int:
+    for field in _CONTEXT_FIELDS:
+        if length := _integer(config.get(field)):
+            return length
+    # Rare and slow (torch): the file leaves it to the default of the model's class.
+    from transformers import AutoConfig
+
+    try:
+        whole = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{path}: cannot read its configuration: {error}") from error
+    found = _integer(getattr(whole.get_text_config(decoder=True), "max_position_embeddings", None))
+    return found or min(int(tokenizer.model_max_length), _UNLIMITED_CONTEXT)
+
+
+_UNLIMITED_CONTEXT = 1 << 20
+"""For models without positions, such as recurrent ones."""
+
+
+def _defaults(generation: Mapping[str, Any]) -> GenerationDefaults | None:
+    if not generation.get("do_sample"):
+        return None
+    return GenerationDefaults(
+        temperature=_number(generation.get("temperature")),
+        top_p=_number(generation.get("top_p")),
+        top_k=_integer(generation.get("top_k")),
+    )
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and value is not True else None
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _ids(*values: object) -> Iterable[int]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _ids(*value)
+        elif (one := _integer(value)) is not None and one >= 0:
+            yield one
