@@ -49,7 +49,7 @@ class AdmissionQueue:
         self._freed.set()
 
     async def _come_to_front(self, timeout_s: float) -> None:
-        if self._front.locked() and self._waiting >= self._waiting_max:
+        if self._waiting >= self._waiting_max and (self._waiting or self._front.locked()):
             raise GenerationFailed(
                 FailureCode.OVERLOADED, f"{self._waiting} requests wait already", 1.0
             )

@@ -113,6 +113,7 @@ class Head:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._hints.stop()
         await self._tasks.__aexit__(kind, error, trace)
 
     async def generate(
@@ -147,16 +148,18 @@ class Head:
     async def _admit(
         self, session: SessionId, request: GenerationRequest, deadline_at: float, seen: Observation
     ) -> Route:
+        admitted = False
         try:
             async with self._queue.front(request.deadline_s):
-                return await self._admission(session, request, deadline_at, seen).admit()
+                route = await self._admission(session, request, deadline_at, seen).admit()
+            admitted = True
+            return route
         except GenerationFailed as failed:
             seen.failed(failed.code.value)
-            seen.ended(None)
             raise
-        except asyncio.CancelledError:
-            seen.ended(None)
-            raise
+        finally:
+            if not admitted:
+                seen.ended(None)
 
     def _admission(
         self, session: SessionId, request: GenerationRequest, deadline_at: float, seen: Observation

@@ -18,10 +18,17 @@ from meshnet.head.client import HopClient
 class ReleaseHints:
     def __init__(self, client: HopClient, tasks: asyncio.TaskGroup, *, timeout_s: float) -> None:
         self._client, self._tasks, self._timeout_s = client, tasks, timeout_s
+        self._stopped = False
 
     def send(self, release: Release, then: Callable[[], None]) -> None:
         """Start telling every node; call `then` when all have heard or were given up."""
+        if self._stopped:
+            return
         self._tasks.create_task(self._tell(release, then))
+
+    def stop(self) -> None:
+        """Start no more: the task group is closing, and nodes forget by themselves."""
+        self._stopped = True
 
     async def _tell(self, release: Release, then: Callable[[], None]) -> None:
         async with asyncio.TaskGroup() as told:

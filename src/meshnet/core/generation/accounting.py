@@ -19,6 +19,7 @@ class HopStats:
     bytes_out: int
     """Activation bytes sent, token ids (4 bytes each) included; headers are not counted."""
     bytes_in: int
+    """Activation bytes received."""
     wire_s: float
     compute_s: float
 

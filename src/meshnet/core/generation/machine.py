@@ -150,8 +150,8 @@ class Generation:
                 return self._started(now)
             case Delivered():
                 return self._ask_step(now) if isinstance(self._state, Delivering) else []
-            case Replied(ref, reply, bytes_in):
-                return self._replied(ref, reply, bytes_in, now)
+            case Replied(ref, reply):
+                return self._replied(ref, reply, now)
             case Lost(ref, reason):
                 asking = self._open_question(ref)
                 return [] if asking is None else self._lose(asking.forward.hop, reason, now)
@@ -174,14 +174,14 @@ class Generation:
         self._accounts.started_at = now
         return self._ask_step(now)
 
-    def _replied(self, ref: StepRef, reply: Reply, bytes_in: int, now: float) -> Actions:
+    def _replied(self, ref: StepRef, reply: Reply, now: float) -> Actions:
         asking = self._open_question(ref)
         if asking is None:
             return []
         compute_us = 0 if isinstance(reply, Refusal) else reply.compute_us
         self._accounts.answered(
             asking.forward.hop,
-            bytes_in=bytes_in or activation_bytes(reply),
+            bytes_in=activation_bytes(reply),
             waited_s=now - asking.asked_at,
             compute_us=compute_us,
         )
@@ -229,7 +229,7 @@ class Generation:
         step, request = asking.step, asking.forward.request
         if request.mode is not Mode.STATELESS and reply.cached != step.length_after:
             if reply.cached is not None or request.mode is Mode.DECODE:
-                return self._missed(f"holds {reply.cached} positions", now)
+                return self._recover(RefillReason.MISS, f"holds {reply.cached} positions", now)
             # A prefill without confirmation: an older node, which would run a decode statelessly
             # and answer 200. Its answer to a whole prefill is right all the same.
             self._sequence.degrade(CacheUse.EACH_STEP)
@@ -268,7 +268,7 @@ class Generation:
         hop = asking.forward.hop
         match verdict_of(refusal, asking.forward.request.mode):
             case Verdict.MISS:
-                return self._missed(refusal.message, now)
+                return self._recover(RefillReason.MISS, refusal.message, now)
             case Verdict.CACHING_OFF:
                 self._sequence.degrade(CacheUse.NONE)
                 return self._refill(RefillReason.DEGRADED, now)
@@ -284,9 +284,6 @@ class Generation:
             case Verdict.FATAL:
                 message = f"{hop.node}: {refusal.code.wire_name}: {refusal.message}"
                 return self._end([Fail(failure_of(refusal), message, refusal.retry_after_s)])
-
-    def _missed(self, why: str, now: float) -> Actions:
-        return self._recover(RefillReason.MISS, why, now)
 
     def _recover(self, reason: RefillReason, why: str, now: float) -> Actions:
         exhausted = self._spend(now)
@@ -368,12 +365,7 @@ class Generation:
             timeout_s=timeout_s,
             trace=self._spec.trace,
         )
-        forward = Forward(
-            StepRef(self._attempt, self._step, index),
-            hop,
-            request,
-            timeout_s,
-        )
+        forward = Forward(StepRef(self._attempt, self._step, index), hop, request, timeout_s)
         if step.mode is not Mode.STATELESS:
             self._touched[hop.node] = None
         self._accounts.asked(hop, tokens=len(step.tokens), activation=activation)

@@ -79,7 +79,6 @@ class Delivered:
 class Replied:
     ref: StepRef
     reply: Reply
-    bytes_in: int = 0
 
 
 @dataclass(frozen=True, slots=True)
