@@ -250,6 +250,69 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {
         moe_intermediate_size=32,
         moe_layer_start_index=1,
     ),
+    "gemma": _on_base("GemmaConfig", head_dim=16),
+    "olmoe": _on_base("OlmoeConfig", num_experts=4, num_experts_per_tok=2),
+    "qwen2_moe": _on_base("Qwen2MoeConfig", shared_expert_intermediate_size=32, **_EXPERTS),
+    "deepseek_v2": _on_base(
+        "DeepseekV2Config",
+        q_lora_rank=16,
+        first_k_dense_replace=1,
+        head_dim=8,
+        **_MLA,
+        **_ROUTED,
+        **_GROUPS,
+    ),
+    "granitemoe": _on_base("GraniteMoeConfig", **_LOCAL_EXPERTS),
+    "starcoder2": _on_base("Starcoder2Config"),
+    "stablelm": _on_base("StableLmConfig"),
+    "arcee": _on_base("ArceeConfig"),
+    "helium": _on_base("HeliumConfig", head_dim=16),
+    "seed_oss": _on_base("SeedOssConfig", head_dim=16),
+    "glm4": _on_base("Glm4Config", head_dim=16),
+    "phi": _on_base("PhiConfig"),
+    "nemotron": _on_base("NemotronConfig"),
+    "apertus": _on_base("ApertusConfig"),
+    "hunyuan": _on_base("HunYuanDenseV1Config", head_dim=16),
+    "opt": (
+        "OPTConfig",
+        {
+            "vocab_size": VOCAB_SIZE,
+            "hidden_size": 64,
+            "num_hidden_layers": LAYERS,
+            "num_attention_heads": 4,
+            "ffn_dim": 96,
+            "max_position_embeddings": 256,
+            "word_embed_proj_dim": 64,
+        },
+    ),
+    "gptj": (
+        "GPTJConfig",
+        {
+            "vocab_size": VOCAB_SIZE,
+            "n_embd": 64,
+            "n_layer": LAYERS,
+            "n_head": 4,
+            "n_positions": 256,
+            "rotary_dim": 8,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
+    ),
+    "mamba2": (
+        "Mamba2Config",
+        {
+            "vocab_size": VOCAB_SIZE,
+            "hidden_size": 64,
+            "num_hidden_layers": LAYERS,
+            "num_heads": 8,
+            "head_dim": 16,
+            "state_size": 16,
+            "n_groups": 1,
+            "chunk_size": 16,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
+    ),
 }
 
 DEFAULT_RUN = (
@@ -263,6 +326,13 @@ DEFAULT_RUN = (
     "gpt2",
 )
 """The families of the default test run; the others are slow."""
+
+
+CUTS = ((3,), (2, 3))
+"""Two shards; three of which the middle holds one layer."""
+SHARING = ("gemma3n", "gemma4")
+"""Their layers from 2 on share K/V: `CUTS` are refused, these are not."""
+SHARING_CUTS = ((2,), (1, 2))
 
 
 def family_config(name: str, **overrides: Any) -> Any:

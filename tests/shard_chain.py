@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +57,7 @@ def unsplit(path: Path, prompt: Sequence[int], tokens: int, **settings: Any) -> 
 def load_chain(path: Path, cuts: Sequence[int], total: int) -> list[TorchModelShard]:
     """Shards of the model in `path`, cut before the layers `cuts`."""
     edges = [0, *cuts, total]
-    return [
-        load_shard(path, LayerRange(start, stop))
-        for start, stop in zip(edges, edges[1:], strict=False)
-    ]
+    return [load_shard(path, LayerRange(start, stop)) for start, stop in pairwise(edges)]
 
 
 class Chain:

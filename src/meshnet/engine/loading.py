@@ -115,8 +115,9 @@ def _description(
 
 
 def _weight_bytes(model: Any) -> int:
-    """Bytes of the distinct parameters held; tied ones count once."""
-    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    """Bytes of the distinct tensors a checkpoint fills; tied ones count once."""
+    distinct = {id(weight): weight for weight in model.state_dict(keep_vars=True).values()}
+    return sum(weight.numel() * weight.element_size() for weight in distinct.values())
 
 
 def _device(name: str) -> torch.device:

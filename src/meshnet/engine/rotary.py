@@ -3,7 +3,8 @@
 longrope turns every key by other factors once a sequence is longer than the original context;
 dynamic NTK by other factors for every further position. Keys that were cached before such a
 change were turned by the old factors, so what a cached step would compute is neither model.
-The answer is a prefill of everything: once for longrope, at every step beyond it for dynamic NTK.
+So the step is a miss. For longrope one prefill of everything mends it; beyond dynamic NTK's limit
+no cache is ever right, and the generation goes on stateless.
 
 transformers 5.24 does the former in `generate` (Phi-3's `prepare_inputs_for_generation`) and
 not the latter: its cached `generate` mixes factors, and depends on what ran before in the same
@@ -19,6 +20,8 @@ from typing import Any
 
 from torch import nn
 
+from meshnet.core.vocabulary import MissReason
+
 
 @dataclass(frozen=True, slots=True)
 class RotaryLimit:
@@ -27,6 +30,11 @@ class RotaryLimit:
     length: int
     beyond: bool
     """Whether a cache made beyond `length` can be extended (longrope)."""
+
+    @property
+    def reason(self) -> MissReason:
+        """What a forbidden step is answered with: refill once, or do without a cache."""
+        return MissReason.POSITION_LIMIT if self.beyond else MissReason.CACHING_OFF
 
     def forbids(self, past_length: int, length: int) -> bool:
         """Whether a step from `past_length` to `length` needs a cache made anew."""

@@ -186,7 +186,7 @@ class TorchModelShard:
         stop = step.past_length + step.length
         if self._rotary is not None and self._rotary.forbids(step.past_length, stop):
             raise KVCacheMiss(
-                MissReason.POSITION_LIMIT,
+                self._rotary.reason,
                 f"rotary factors change beyond {self._rotary.length} positions",
             )
 
