@@ -45,8 +45,7 @@ METHODS = {
     "/metrics": ("GET",),
 }
 SESSION_METHODS = ("PUT", "GET", "DELETE")
-CLOSING = (Code.TOO_LARGE.status, Code.DEADLINE.status)
-"""After these the connection ends: the rest of a body may be long or never come."""
+CLOSE = {"Connection": "close"}
 
 
 class ClientGone(Exception):
@@ -81,7 +80,10 @@ class _NodeApp:
         except ClientGone:
             return
         except ClientSlow:
-            answer = _refuse(Refusal(Code.DEADLINE, f"no whole body within {READ_TIMEOUT_S:g} s"))
+            message = f"no whole body within {READ_TIMEOUT_S:g} s"
+            answer = _refuse(Refusal(Code.DEADLINE, message), CLOSE)
+        except TooLarge as error:
+            answer = _refuse(refusal_of(error), self._after_too_large(scope))
         except MeshnetError as error:
             answer = _refuse(refusal_of(error))
         except Exception:
@@ -104,6 +106,12 @@ class _NodeApp:
         if path.startswith(SESSIONS):
             return await self._session(method, path.removeprefix(SESSIONS), scope, receive)
         return self._get(path)
+
+    def _after_too_large(self, scope: Message) -> dict[str, str]:
+        """Drop a body a little over the limit, so that its sender lives to read the refusal;
+        end the connection before one that is long or endless."""
+        length = _content_length(scope)
+        return {} if length is not None and length <= 2 * self._limits.body_bytes else CLOSE
 
     def _authorized(self, scope: Message) -> bool:
         if self._authorization is None:
@@ -146,9 +154,9 @@ class _NodeApp:
         return 200, {"Content-Type": JSON}, [print_object({"status": "ok"})]
 
 
-def _refuse(refusal: Refusal) -> Answer:
+def _refuse(refusal: Refusal, more: dict[str, str] | None = None) -> Answer:
     status, headers, body = codec.encode_refusal(refusal)
-    return status, headers, [body]
+    return status, headers | (more or {}), [body]
 
 
 def _method_not_allowed(method: str, methods: Sequence[str]) -> Answer:
@@ -196,8 +204,6 @@ async def _reply(answer: Answer, send: Send) -> None:
     headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in fields.items()]
     if status != 204:
         headers.append((b"content-length", b"%d" % length))
-    if status in CLOSING:
-        headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     if length <= JOIN_BYTES:
         parts = [b"".join(parts)]

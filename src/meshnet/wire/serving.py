@@ -34,7 +34,7 @@ def bind(host: str, port: int, *, token: str | None) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise MeshnetError(f"cannot listen on {host}: {error}") from None
+        raise MeshnetError(f"cannot listen on {host!r}: {error}") from None
     family, _, _, _, address = found[0]
     _refuse_strangers(str(address[0]), host, token)
     try:
