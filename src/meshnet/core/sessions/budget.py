@@ -9,7 +9,8 @@ Whoever needs bytes takes them, in this order:
 Seniority is the order of creation, and a session of a device can only be preempted by an older
 one. So the oldest always progresses, and each session that finishes makes another the oldest:
 sessions that together exceed the bound finish one after the other instead of evicting each other
-forever. A session that was preempted starts again as the youngest.
+forever. A session that was preempted starts again as the youngest, and has no room before one
+that was older has left: older ones only grow. So refills are bounded by departures.
 """
 
 from __future__ import annotations
@@ -121,14 +122,14 @@ class ByteBudget:
     def _in_order(self, claim: Claim, now: float) -> Iterator[Victim]:
         others = [(shelf, entry) for shelf, entry in self._all() if entry is not claim.keep]
         idle = [(shelf, entry) for shelf, entry in others if not shelf.pinned(entry, now)]
-        for shelf, entry in sorted(idle, key=lambda held: held[1].used_at):
+        for shelf, entry in sorted(idle, key=_least_recent_leased_last):
             yield Victim(shelf, entry, EvictionReason.BYTES)
         busy = [(shelf, entry) for shelf, entry in others if shelf.pinned(entry, now)]
         if claim.anyone:
-            for shelf, entry in sorted(busy, key=_leased_last_then_recent):
+            for shelf, entry in sorted(busy, key=_least_recent_leased_last):
                 yield Victim(shelf, entry, EvictionReason.BYTES)
             return
-        for shelf, entry in sorted(busy, key=_leased_last_then_oldest):
+        for shelf, entry in sorted(busy, key=_youngest_leased_last):
             if entry.created > claim.seniority:
                 yield Victim(shelf, entry, EvictionReason.PREEMPTED)
 
@@ -138,9 +139,11 @@ class ByteBudget:
                 yield shelf, entry
 
 
-def _leased_last_then_recent(held: tuple[Shelf[Any], SessionCacheEntry[Any]]) -> tuple[bool, float]:
-    return held[1].lease is not None, held[1].used_at
+def _least_recent_leased_last(
+    held: tuple[Shelf[Any], SessionCacheEntry[Any]],
+) -> tuple[bool, float, int]:
+    return held[1].lease is not None, held[1].used_at, held[1].created
 
 
-def _leased_last_then_oldest(held: tuple[Shelf[Any], SessionCacheEntry[Any]]) -> tuple[bool, int]:
+def _youngest_leased_last(held: tuple[Shelf[Any], SessionCacheEntry[Any]]) -> tuple[bool, int]:
     return held[1].lease is not None, -held[1].created

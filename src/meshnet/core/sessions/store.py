@@ -177,8 +177,7 @@ class SessionCacheStore(Generic[C]):
         entry = self._leased(lease)
         if entry is None:
             return False
-        complete = len(ids) == lease.length_after - lease.length_before
-        known = lease.digest is not None and complete
+        known = len(ids) == lease.length_after - lease.length_before
         entry.digest = lease.digest.extend(ids) if lease.digest is not None and known else None
         entry.length, entry.state, entry.state_bytes = lease.length_after, state, state_bytes
         entry.lease, entry.used_at = None, now
@@ -341,7 +340,7 @@ class SessionCacheStore(Generic[C]):
             candidates = [entry for entry in entries if not self._shelf.pinned(entry, now)]
         if not candidates:
             raise NoRoom(f"all {self._sessions_max} places are taken", RETRY_AFTER_S)
-        victim = min(candidates, key=lambda entry: entry.used_at)
+        victim = min(candidates, key=lambda entry: (entry.used_at, entry.created))
         return [Victim(self._shelf, victim, EvictionReason.LRU)]
 
 
