@@ -37,8 +37,11 @@ class Directory:
         *,
         clock: Callable[[], float],
         limits: DirectoryLimits | None = None,
+        kv_cache: bool = True,
     ) -> None:
+        """`kv_cache` False makes every route stateless, as if a node of it could not cache."""
         self._client, self._nodes, self._clock = client, tuple(nodes), clock
+        self._kv_cache = kv_cache
         self._limits = limits or DirectoryLimits()
         self._known: dict[NodeId, NodeDescription] = {}
         self._strikes: dict[NodeId, int] = {}
@@ -61,10 +64,12 @@ class Directory:
     def route(self, model: ModelId, avoid: Collection[NodeId] = ()) -> Route | NoRoute:
         """Return the best route known now; one through `avoid` only where there is no other."""
         inventory = self.inventory()
-        around = find_route(inventory, model, avoid)
-        if isinstance(around, Route) or not avoid:
-            return around
-        return find_route(inventory, model)
+        found = find_route(inventory, model, avoid)
+        if isinstance(found, NoRoute) and avoid:
+            found = find_route(inventory, model)
+        if isinstance(found, NoRoute) or self._kv_cache:
+            return found
+        return replace(found, kv_cache=False)
 
     def ready(self, model: ModelId) -> bool:
         return isinstance(self.route(model), Route)
