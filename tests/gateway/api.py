@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx2
 from fastapi import FastAPI
+from tests.gateway.scripted import Script, ScriptedGenerator
 
 from meshnet.gateway.app import gateway_app
 from meshnet.gateway.ports import Ambient, Metrics, Readiness
@@ -18,7 +19,6 @@ from meshnet.gateway.server import serve_gateway
 from meshnet.gateway.settings import GatewaySettings
 from meshnet.simulation.toy_text import ToyText
 from meshnet.telemetry.events import Event
-from tests.gateway.scripted import Script, ScriptedGenerator
 
 USER = [{"role": "user", "content": "hi"}]
 
@@ -52,8 +52,8 @@ class Gateway:
 
     async def send(self, method: str, path: str, **options: Any) -> httpx2.Response:
         transport = httpx2.ASGITransport(self.app)
-        async with httpx2.AsyncClient(transport=transport, base_url="http://gateway") as client:
-            return await client.request(method, path, **options)
+        async with httpx2.AsyncClient(transport=transport) as client:
+            return await client.request(method, f"http://gateway{path}", **options)
 
     async def chat(self, **fields: Any) -> httpx2.Response:
         body = {"model": "default", "messages": USER} | fields
@@ -146,6 +146,3 @@ def error(response: httpx2.Response) -> dict[str, Any]:
 
 def ids_of(text: str) -> list[int]:
     return ToyText().encode(text, special=False)
-
-
-Endpoint = Callable[..., Any]

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 
 import httpx2
 import pytest
+from tests.gateway.api import USER, Gateway, chunks, error, frames, frames_of, ids_of, streamed_text
+from tests.gateway.scripted import Gate
 
 from meshnet.gateway.settings import GatewaySettings
 from meshnet.head import FailureCode, GenerationFailed
 from meshnet.simulation.toy_text import EOS
-from tests.gateway.api import USER, Gateway, chunks, error, frames, frames_of, ids_of, streamed_text
-from tests.gateway.scripted import Gate
 
 HELLO = [*ids_of("Hello"), EOS]
 
@@ -172,14 +172,17 @@ async def test_proxies_are_told_not_to_buffer():
 async def waiting_stream(gateway: Gateway) -> AsyncIterator[AsyncIterator[str]]:
     """A live stream that has sent comments only: its text, part by part."""
     body = {"model": "default", "messages": USER, "stream": True}
-    async with gateway.served() as url, httpx2.AsyncClient() as client:
-        async with client.stream("POST", f"{url}/v1/chat/completions", json=body) as response:
-            parts = response.aiter_text()
-            received = ""
-            while received.count(": keep-alive\n\n") < 3:
-                received += await anext(parts)
-            assert frames_of(received) == []
-            yield parts
+    async with (
+        gateway.served() as url,
+        httpx2.AsyncClient() as client,
+        client.stream("POST", f"{url}/v1/chat/completions", json=body) as response,
+    ):
+        parts = response.aiter_text()
+        received = ""
+        while received.count(": keep-alive\n\n") < 3:
+            received += await anext(parts)
+        assert frames_of(received) == []
+        yield parts
 
 
 OFTEN = GatewaySettings(keepalive_s=0.01, grace_s=0.0)

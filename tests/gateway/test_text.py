@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.gateway.api import Gateway, chunks, finish_reasons, ids_of, streamed_text, whole_text
 
 from meshnet.simulation.toy_text import EOS, FIRST_SPECIAL, FIRST_WORD, VOCABULARY, ToyText, word
-from tests.gateway.api import Gateway, chunks, finish_reasons, ids_of, streamed_text, whole_text
 
 FOX = [word("The"), word(" quick"), word(" br"), word("own"), word(" fox."), ord("!"), EOS]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.gateway.api import USER, Gateway, error, ids_of
 
 from meshnet.gateway.settings import ApiLimits, GatewaySettings
 from meshnet.simulation.toy_text import EOS, VOCABULARY
-from tests.gateway.api import USER, Gateway, error, ids_of
 
 HELLO = [*ids_of("Hello"), EOS]
 

@@ -133,6 +133,7 @@ class Fields:
         self._values = values
         self._prefix = prefix
         self._read: set[str] = set()
+        self._refusable: set[str] = set()
 
     def param(self, name: str) -> str:
         return f"{self._prefix}{name}"
@@ -169,6 +170,7 @@ class Fields:
 
     def refuse(self, name: str, harmless: tuple[Any, ...], reason: str) -> None:
         """Accept only values that ask for nothing; anything else would be ignored silently."""
+        self._refusable.add(name)
         value = self.take(name)
         if value is not None and not any(_same(value, allowed) for allowed in harmless):
             raise unsupported(self.param(name), reason)
@@ -176,6 +178,10 @@ class Fields:
     @property
     def known(self) -> frozenset[str]:
         return frozenset(self._read)
+
+    @property
+    def refusable(self) -> frozenset[str]:
+        return frozenset(self._refusable)
 
     @property
     def ignored(self) -> tuple[str, ...]:

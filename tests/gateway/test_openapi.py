@@ -1,0 +1,66 @@
+"""The API's own description names what is served, no more and no less."""
+
+from __future__ import annotations
+
+import pytest
+from tests.gateway.api import USER, Gateway
+
+from meshnet.gateway import openapi
+from meshnet.gateway.fields import Fields
+from meshnet.gateway.requests import read_chat, read_completion
+from meshnet.gateway.settings import ApiLimits
+from meshnet.simulation.toy_text import VOCABULARY
+
+
+async def test_every_endpoint_is_described():
+    described = (await Gateway().send("GET", "/openapi.json")).json()
+
+    assert set(described["paths"]) == {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/models",
+        "/v1/models/{model}",
+        "/health",
+        "/ready",
+    }
+    responses = described["paths"]["/v1/chat/completions"]["post"]["responses"]
+    assert "422" not in responses
+    assert {"200", "400", "401", "404", "413", "503"} <= set(responses)
+
+
+@pytest.mark.parametrize(
+    ("fields", "read", "body"),
+    [
+        (openapi.chat_fields, read_chat, {"messages": USER}),
+        (openapi.completion_fields, read_completion, {"prompt": "a"}),
+    ],
+)
+def test_every_described_field_is_served(fields, read, body):
+    described = fields(ApiLimits())
+    silent = dict.fromkeys(described, None) | {"model": "default"} | body
+
+    asked = read(silent, ApiLimits(), VOCABULARY)
+
+    assert asked.ignored == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "read", "body"),
+    [
+        (openapi.chat_fields, read_chat, {"messages": USER}),
+        (openapi.completion_fields, read_completion, {"prompt": "a"}),
+    ],
+)
+def test_every_field_read_is_described_or_refused(fields, read, body, monkeypatch):
+    readers: list[Fields] = []
+    plain = Fields.__init__
+
+    def remembered(self: Fields, values: dict, *, prefix: str = "") -> None:
+        plain(self, values, prefix=prefix)
+        if not prefix:
+            readers.append(self)
+
+    monkeypatch.setattr(Fields, "__init__", remembered)
+    read({"model": "default"} | body, ApiLimits(), VOCABULARY)
+
+    assert readers[0].known - readers[0].refusable == set(fields(ApiLimits()))
