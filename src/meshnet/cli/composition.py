@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from meshnet.core.protocol.limits import Limits
 from meshnet.core.routing import NoRoute
 from meshnet.core.vocabulary import ModelId, NodeId, SessionId
 from meshnet.gateway.ports import Readiness
-from meshnet.head import Directory, Head, HeadLimits
+from meshnet.head import Directory, Head, HeadLimits, HopClient
 from meshnet.mesh.grouped import unwrapped
 from meshnet.telemetry.events import Record
 from meshnet.wire.http_client import HttpHopClient
@@ -39,7 +39,7 @@ class Composition:
 
     model: ModelId
     text: HFText
-    client: HttpHopClient
+    client: HopClient
     directory: Directory
     head: Head
     names: Mapping[NodeId, str]
@@ -67,15 +67,21 @@ async def composed(
     text: HFText,
     nodes: Mapping[str, str],
     record: Record,
+    *,
+    through: Callable[[HopClient], HopClient] = lambda client: client,
 ) -> AsyncIterator[Composition]:
-    """Run a head over `nodes` (name to URL) until the block is left."""
+    """Run a head over `nodes` (name to URL) until the block is left.
+
+    `through` may put something between the head and its client, to measure it.
+    """
     urls = {NodeId(url): url for url in nodes.values()}
     token = settings.mesh_token
     jitter = secrets.SystemRandom().random
     with unwrapped():
         async with HttpHopClient(
             urls, limits=Limits(), token=None if token is None else token.get_secret_value()
-        ) as client:
+        ) as http:
+            client = through(http)
             directory = Directory(client, tuple(urls), clock=time.monotonic)
             await directory.refresh()
             head = Head(

@@ -30,7 +30,7 @@ from meshnet.gateway.settings import GatewaySettings
 from meshnet.mesh.grouped import unwrapped
 from meshnet.telemetry.events import ProcessReady
 from meshnet.telemetry.metrics import CONTENT_TYPE
-from meshnet.telemetry.sink import Telemetry
+from meshnet.telemetry.sink import LogLevel, Telemetry
 
 
 def run_gateway(settings: Settings, urls: Sequence[str], *, as_json: bool) -> None:
@@ -78,6 +78,17 @@ def gateway_telemetry(settings: Settings) -> Telemetry:
         log_format=settings.log_format,
         level=settings.log_level,
         role="gateway",
+    )
+
+
+def quiet_telemetry(settings: Settings) -> Telemetry:
+    """Return the sink of a command whose output is an answer: the usual events are not told."""
+    usual = settings.log_level is LogLevel.INFO
+    return Telemetry(
+        stream=sys.stderr,
+        log_format=settings.log_format,
+        level=LogLevel.WARNING if usual else settings.log_level,
+        role="head",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from meshnet.core.protocol import codec
@@ -29,22 +30,28 @@ class WireCost:
 
 
 class MeasuredClient:
-    """A HopClient that remembers the cost of decodes at chosen past lengths."""
+    """A HopClient that remembers the cost of decodes at the past lengths it is told to watch."""
 
-    def __init__(self, inner: HopClient, past_lengths: frozenset[int]) -> None:
+    def __init__(self, inner: HopClient) -> None:
         self._inner = inner
-        self._past_lengths = past_lengths
-        self.costs: dict[tuple[int, NodeId], WireCost] = {}
+        self._costs: dict[int, dict[NodeId, WireCost]] = {}
+
+    def watch(self, past_lengths: Iterable[int]) -> None:
+        self._costs = {past_length: {} for past_length in past_lengths}
+
+    def at(self, past_length: int) -> Mapping[NodeId, WireCost]:
+        """Return the cost of the last decode at `past_length`, by hop."""
+        return self._costs[past_length]
 
     async def forward(self, node: NodeId, request: ForwardRequest, timeout_s: float) -> Reply:
         reply = await self._inner.forward(node, request, timeout_s)
-        if request.mode is Mode.DECODE and request.past_length in self._past_lengths:
+        if request.mode is Mode.DECODE and request.past_length in self._costs:
             headers, parts = codec.encode_request(request)
             sent = 0 if request.activation is None else len(request.activation.data)
             got = len(reply.activation.data) if isinstance(reply, ActivationReply) else 0
             lines = sum(len(name) + len(value) + 4 for name, value in headers.items())
             cost = WireCost(sent, got, lines + sum(map(len, parts)))
-            self.costs[request.past_length, node] = cost
+            self._costs[request.past_length][node] = cost
         return reply
 
     async def reserve(

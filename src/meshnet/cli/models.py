@@ -54,7 +54,7 @@ def load_text(source: LocalModel) -> HFText:
     """Return the model's tokenizer, template and stop ids. Raises ModelError."""
     from meshnet.engine.text import HFText
 
-    return HFText(source.path, model=ModelId(source.name))
+    return HFText.load(source.path, ModelId(source.name))
 
 
 def prompt_ids(text: HFText, words: str) -> list[int]:

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from meshnet.cli.composition import Composition, composed
-from meshnet.cli.gateway_process import gateway_telemetry, reports
+from meshnet.cli.gateway_process import quiet_telemetry, reports
 from meshnet.cli.local_nodes import local_launcher, split_layers
 from meshnet.cli.models import load_text, prompt_ids, resolve_model
 from meshnet.cli.options import print_json
@@ -56,7 +56,7 @@ async def _ask_once(
     split: str | None,
     as_json: bool,
 ) -> None:
-    telemetry = gateway_telemetry(settings)
+    telemetry = quiet_telemetry(settings)
     layers = split_layers(source, nodes=nodes, split=split)
     launcher = local_launcher(settings, layers, telemetry.record)
     with stop_on_signals() as stop:
@@ -142,7 +142,7 @@ def _show(answer: Answer) -> None:
     print(flush=True)
     console = Console()
     console.print()
-    print_table(console, answer.nodes)
+    print_table(console, answer.nodes, urls=False)
     timing = _timing(answer)
     if timing["tokens_per_s"] is not None:
         console.print(

@@ -56,15 +56,16 @@ def from_json(values: Sequence[dict[str, Any]]) -> tuple[NodeReport, ...]:
     )
 
 
-def print_table(console: Console, nodes: Sequence[NodeReport]) -> None:
+def print_table(console: Console, nodes: Sequence[NodeReport], *, urls: bool) -> None:
     """Show who holds and who computed what."""
     total_s = sum(node.compute_s for node in nodes) or 1.0
     table = Table()
     table.add_column("node")
     table.add_column("pid", justify="right")
-    for title in ("layers", "weights", "read from disk", "KV cache", "time share"):
+    for title in ("layers", "weights", "read", "KV cache", "time share"):
         table.add_column(title, justify="right")
-    table.add_column("url")
+    if urls:
+        table.add_column("url", no_wrap=True)
     for node in nodes:
         start, stop = node.layers
         table.add_row(
@@ -75,7 +76,7 @@ def print_table(console: Console, nodes: Sequence[NodeReport]) -> None:
             bytes_text(node.bytes_read),
             bytes_text(node.kv_bytes),
             f"{100 * node.compute_s / total_s:.0f} %",
-            node.url,
+            *([node.url] if urls else []),
         )
     console.print(table)
 

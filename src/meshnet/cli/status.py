@@ -26,4 +26,4 @@ def show_status(settings: Settings, url: str, *, as_json: bool) -> None:
     console = Console()
     state = "[green]ready[/green]" if ready else f"[red]not ready[/red]: {detail}"
     console.print(f"{model} at {url}: {state}", highlight=False)
-    print_table(console, nodes)
+    print_table(console, nodes, urls=True)

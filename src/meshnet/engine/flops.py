@@ -26,9 +26,7 @@ class StepFlops:
     attention: int
 
 
-def decode_flops(
-    shards: Sequence[TorchModelShard], tokens: Sequence[int]
-) -> tuple[StepFlops, ...]:
+def decode_flops(shards: Sequence[TorchModelShard], tokens: Sequence[int]) -> tuple[StepFlops, ...]:
     """Count, per shard, the decode of the last of `tokens` after a prefill of the others."""
     entering: Activation | None = None
     prefilled: Activation | None = None
@@ -42,9 +40,7 @@ def decode_flops(
         counter = FlopCounterMode(display=False)
         with counter, _AttentionMeter(counter) as attention:
             entering = _activation(shard.run(decode, state))
-        counts.append(
-            StepFlops(counter.get_total_flops() - attention.flops, attention.flops)
-        )
+        counts.append(StepFlops(counter.get_total_flops() - attention.flops, attention.flops))
     return tuple(counts)
 
 
@@ -79,9 +75,7 @@ class _AttentionMeter(TorchFunctionMode):
         self._counter = counter
         self.flops = 0
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not functional.scaled_dot_product_attention:
             return func(*args, **(kwargs or {}))
         before = self._counter.get_total_flops()
