@@ -34,6 +34,10 @@ OCTETS_HEADERS = {"Content-Type": "application/octet-stream"}
 Answer = tuple[int, list[tuple[str, str]], Buffer]
 
 
+class AnswerTooLarge(Exception):
+    """An answer over the limit; the rest of it is not read."""
+
+
 class HttpHopClient:
     """The head's way to its nodes. Opens on the first call; `aclose` closes every connection."""
 
@@ -121,7 +125,7 @@ class HttpHopClient:
                 return await self._exchange(method, URL(base.rstrip("/") + path), headers, parts)
         except TimeoutError:
             raise HopLost(f"{node}: no answer within {timeout_s:g} s") from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except (aiohttp.ClientError, AnswerTooLarge, OSError, ValueError) as error:
             raise HopLost(f"{node}: {type(error).__name__}: {error}") from None
 
     async def _exchange(
@@ -143,14 +147,14 @@ class HttpHopClient:
         if length is not None:
             if length > limit:
                 response.close()
-                raise HopLost(f"an answer of {length} bytes is over the limit of {limit}")
+                raise AnswerTooLarge(f"an answer of {length} bytes is over the limit of {limit}")
             return await response.read()
         body = bytearray()
         async for chunk in response.content.iter_any():
             body += chunk
             if len(body) > limit:
                 response.close()
-                raise HopLost(f"an answer without length is over the limit of {limit} bytes")
+                raise AnswerTooLarge(f"an answer without length is over the limit of {limit} bytes")
         return body
 
     def _open(self) -> aiohttp.ClientSession:
