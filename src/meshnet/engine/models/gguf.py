@@ -52,7 +52,8 @@ from meshnet.core.vocabulary import ModelError
 from meshnet.engine.models.gguf_file import MAGIC, GgufFile, TensorEntry, read_gguf
 from meshnet.engine.models.progress import Progress
 
-EXACT_BYTES_MAX = 1_000_000_000
+EXACT_BYTES_MAX = 1 << 30
+_CHUNK_ELEMENTS = 1 << 23
 _LONG_ARRAYS = re.compile(r"tokenizer\.ggml\.(tokens|scores|token_type|merges|precompiled\w*)")
 _LAYER = re.compile(r"\.(?:layers|h|blocks)\.(\d+)\.")
 _HEAD = re.compile(r"embed|\bwte\b|\bwpe\b")
@@ -102,15 +103,22 @@ def _configured(file: GgufFile) -> tuple[Any, torch.nn.Module]:
         stub = Path(folder) / "stub.gguf"
         _write_stub(file, stub)
         values = load_gguf_checkpoint(str(stub), return_tensors=False)["config"]
-    tokens = file.metadata.get("tokenizer.ggml.tokens")
-    if f"{file.architecture}.vocab_size" not in file.metadata and isinstance(tokens, list):
-        values["vocab_size"] = len(tokens)
+    if vocab_size := _unnamed_vocab_size(file):
+        values["vocab_size"] = vocab_size
     values.pop("_model_name_or_path", None)
     config = AutoConfig.for_model(**values)
     config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__]
     with torch.device("meta"):
         skeleton = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     return config, skeleton
+
+
+def _unnamed_vocab_size(file: GgufFile) -> int | None:
+    """How many tokens the file lists, if its configuration does not say how many there are."""
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    if f"{file.architecture}.vocab_size" in file.metadata or not isinstance(tokens, list):
+        return None
+    return len(tokens)
 
 
 def _write_stub(file: GgufFile, stub: Path) -> None:
@@ -120,8 +128,12 @@ def _write_stub(file: GgufFile, stub: Path) -> None:
     SmolLM2's vocabulary and nothing for the rest.
     """
     keys = [key for key in file.spans if not _LONG_ARRAYS.fullmatch(key)]
-    header = MAGIC + struct.pack("<IQQ", file.version, len(file.tensors), len(keys))
-    parts = [header, *(file.entry_bytes(key) for key in keys)]
+    entries = [file.entry_bytes(key) for key in keys]
+    if vocab_size := _unnamed_vocab_size(file):
+        name = f"{file.architecture}.vocab_size".encode()
+        entries.append(struct.pack("<Q", len(name)) + name + struct.pack("<II", 4, vocab_size))
+    header = MAGIC + struct.pack("<IQQ", file.version, len(file.tensors), len(entries))
+    parts = [header, *entries]
     for tensor in file.tensors:
         name = tensor.name.encode()
         parts.append(struct.pack("<Q", len(name)) + name)
@@ -207,9 +219,8 @@ class _Tensors:
 
     def _convert(self, tensor: TensorEntry, done: dict[str, torch.Tensor]) -> None:
         """Dequantise and reorder one tensor. Merged experts arrive in `done` by the processor."""
-        values = np.asarray(dequantize(self._file.stored(tensor), tensor.kind))
         result = self._processor.process(
-            weights=values.reshape(tensor.shape),
+            weights=_dequantised(self._file, tensor),
             name=tensor.name,
             tensor_key_mapping=self._names,
             parsed_parameters={"config": self._values, "tensors": done},
@@ -221,7 +232,7 @@ class _Tensors:
                 f"{self._file.path}: transformers has no place for tensor {tensor.name!r} in "
                 f"{self._values['model_type']}. Use the model's safetensors instead."
             )
-        done[self._names[result.name]] = torch.from_numpy(np.array(result.weights))
+        done[self._names[result.name]] = torch.from_numpy(np.ascontiguousarray(result.weights))
 
     def _check(self, done: dict[str, torch.Tensor]) -> None:
         for name, tensor in done.items():
@@ -231,6 +242,24 @@ class _Tensors:
                     f"{self._file.path}: {name} has shape {tuple(tensor.shape)}, "
                     f"its configuration says {expected}"
                 )
+
+
+def _dequantised(file: GgufFile, tensor: TensorEntry) -> np.ndarray:
+    """The tensor as float32, a few rows at a time: temporaries stay small beside the result."""
+    stored = file.stored(tensor).reshape(
+        -1, tensor.nbytes // (_elements(tensor) // tensor.shape[-1])
+    )
+    values = np.empty((len(stored), tensor.shape[-1]), dtype=np.float32)
+    rows = max(1, _CHUNK_ELEMENTS // tensor.shape[-1])
+    try:
+        for start in range(0, len(stored), rows):
+            values[start : start + rows] = dequantize(stored[start : start + rows], tensor.kind)
+    except NotImplementedError as error:
+        raise ModelError(
+            f"{file.path}: tensor {tensor.name} is stored as {tensor.kind.name}, which cannot be "
+            "read. Use a file of another quantisation, or the model's safetensors."
+        ) from error
+    return values.reshape(tensor.shape)
 
 
 def _write_weights(tensors: _Tensors, target: Path, progress: Progress) -> torch.dtype:
@@ -264,12 +293,16 @@ def _write_index(files: list[tuple[Path, list[str]]], total: int, target: Path) 
 def _narrowed(tensor: torch.Tensor, exact: bool) -> torch.Tensor:
     """The same numbers in the narrowest type that holds them."""
     for dtype in (torch.bfloat16, torch.float16):
-        narrow = tensor.to(dtype)
-        if torch.equal(narrow.to(torch.float32), tensor):
-            return narrow
+        # A few numbers tell nearly always, and cost nothing.
+        if _holds(dtype, tensor.view(-1)[:1024]) and _holds(dtype, tensor):
+            return tensor.to(dtype)
     if exact or tensor.dim() < 2:
         return tensor.to(torch.float32)
     return tensor.to(torch.bfloat16)
+
+
+def _holds(dtype: torch.dtype, tensor: torch.Tensor) -> bool:
+    return torch.equal(tensor.to(dtype).to(torch.float32), tensor)
 
 
 def _some(names: dict[str, tuple[int, ...]]) -> str:

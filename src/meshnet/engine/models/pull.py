@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,15 +48,20 @@ def default_cache_dir() -> Path:
     return Path.home() / ".cache" / "meshnet"
 
 
-def resolve(spec: str, cache_dir: Path, progress: Progress) -> LocalModel:
+def resolve(
+    spec: str,
+    cache_dir: Path,
+    progress: Progress,
+    catalogue: Mapping[str, CatalogueModel] = CATALOGUE,
+) -> LocalModel:
     """Find, fetch or convert the model that `spec` names.
 
     Raises:
         ModelError: there is no such model, or it cannot be fetched or used; the message says
             what to do.
     """
-    if spec.lower() in CATALOGUE:
-        return _from_catalogue(CATALOGUE[spec.lower()], cache_dir, progress)
+    if spec.lower() in catalogue:
+        return _from_catalogue(catalogue[spec.lower()], cache_dir, progress)
     path = Path(spec).expanduser()
     if path.is_dir():
         return LocalModel(_checked_directory(path.resolve()), path.resolve().name)
