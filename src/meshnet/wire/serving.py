@@ -47,7 +47,7 @@ def _refuse_strangers(address: str, host: str, token: str | None) -> None:
     if token is None and not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
         raise MeshnetError(
             f"{host} can be reached from other machines and no token is set: "
-            "set MESHNET_TOKEN to one secret on all nodes and heads, or listen on 127.0.0.1"
+            "set MESHNET_MESH_TOKEN to one secret on all nodes and heads, or listen on 127.0.0.1"
         )
 
 
