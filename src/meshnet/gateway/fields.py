@@ -74,8 +74,10 @@ def kind(value: object) -> str:
 def as_text(param: str, value: object) -> str:
     if not isinstance(value, str):
         raise invalid(param, f"expected a string, got {kind(value)}", code="invalid_type")
-    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-        raise invalid(param, "the text holds an unpaired surrogate")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise invalid(param, "the text holds an unpaired surrogate") from None
     return value
 
 

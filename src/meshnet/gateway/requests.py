@@ -16,7 +16,6 @@ from meshnet.gateway.errors import invalid
 from meshnet.gateway.fields import (
     Fields,
     as_array,
-    as_integer,
     as_number,
     as_object,
     as_text,
@@ -321,7 +320,11 @@ def _prompt_ids(param: str, value: object, vocab_size: int) -> tuple[int, ...]:
     ids = as_array(param, value, INTEGER_MAX)
     if not ids:
         raise invalid(param, "expected at least one token id")
-    return tuple(
-        as_integer(f"{param}[{index}]", token_id, 0, vocab_size - 1)
+    wrong = (
+        index
         for index, token_id in enumerate(ids)
+        if type(token_id) is not int or not 0 <= token_id < vocab_size
     )
+    if (index := next(wrong, None)) is not None:
+        as_token_id(f"{param}[{index}]", ids[index], vocab_size)
+    return tuple(ids)
