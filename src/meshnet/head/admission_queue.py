@@ -35,6 +35,7 @@ class AdmissionQueue:
     async def front(self, timeout_s: float) -> AsyncIterator[None]:
         """Hold the front of the queue. Raises GenerationFailed: too many wait, or too long."""
         await self._come_to_front(timeout_s)
+        self._freed.clear()  # what was freed before is found by the first round
         try:
             yield
         finally:

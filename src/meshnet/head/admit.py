@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from meshnet.core.generation.admission import Admission
@@ -9,6 +10,7 @@ from meshnet.core.generation.transcript import (
     AdmissionAction,
     AdmissionEvent,
     Admitted,
+    Answered,
     Cancelled,
     Fail,
     PlaceFreed,
@@ -16,6 +18,7 @@ from meshnet.core.generation.transcript import (
     Reroute,
     Reserve,
     Started,
+    Unanswered,
 )
 from meshnet.core.vocabulary import Route
 from meshnet.head.calls import Calls
@@ -24,7 +27,11 @@ from meshnet.head.seam import GenerationFailed
 
 
 class AdmissionRun:
-    """`place_freed` returns when it is worth asking again before the machine's own time."""
+    """`place_freed` returns when it is worth asking again before the machine's own time.
+
+    `give_back` sends hints and calls back when all were heard or given up. Only then is the next
+    reservation sent: a late hint of one round would free the place won in the next.
+    """
 
     def __init__(
         self,
@@ -32,12 +39,14 @@ class AdmissionRun:
         *,
         calls: Calls,
         place_freed: Callable[[], Awaitable[None]],
-        release: Callable[[Release], None],
+        give_back: Callable[[Release, Callable[[], None]], None],
         clock: Callable[[], float],
         seen: Observation,
     ) -> None:
         self._machine, self._calls, self._place_freed = machine, calls, place_freed
-        self._release, self._clock, self._seen = release, clock, seen
+        self._give_back, self._clock, self._seen = give_back, clock, seen
+        self._given_back = asyncio.Event()
+        self._given_back.set()
 
     async def admit(self) -> Route:
         """Return the route on which every hop holds a place. Raises GenerationFailed."""
@@ -64,7 +73,8 @@ class AdmissionRun:
                     raise GenerationFailed(code, message, retry_after_s)
                 case Release():
                     self._seen.releasing()
-                    self._release(action)
+                    self._given_back = asyncio.Event()
+                    self._give_back(action, self._given_back.set)
                 case Reserve() | Reroute():
                     asked = action
         return admitted, asked
@@ -74,11 +84,15 @@ class AdmissionRun:
         match asked:
             case Reserve():
                 self._seen.reserving()
-                return await self._calls.by(deadline, self._calls.reserve(asked))
+                return await self._calls.by(deadline, self._reserve(asked))
             case Reroute():
                 return await self._calls.by(deadline, self._calls.reroute(asked))
             case None:
                 return await self._calls.by(deadline, self._woken())
+
+    async def _reserve(self, asked: Reserve) -> Answered | Unanswered:
+        await self._given_back.wait()
+        return await self._calls.reserve(asked)
 
     async def _woken(self) -> PlaceFreed:
         await self._place_freed()

@@ -114,7 +114,10 @@ class Head:
         trace: TracebackType | None,
     ) -> None:
         self._hints.stop()
-        await self._tasks.__aexit__(kind, error, trace)
+        if isinstance(error, asyncio.CancelledError):
+            await self._tasks.__aexit__(kind, error, trace)
+        else:  # an error of the body stays what it is: a task group would wrap it
+            await self._tasks.__aexit__(None, None, None)
 
     async def generate(
         self, request: GenerationRequest
@@ -176,7 +179,7 @@ class Head:
             machine,
             calls=self._calls,
             place_freed=self._queue.place_freed,
-            release=self._release,
+            give_back=self._hints.send,
             clock=self._clock,
             seen=seen,
         )

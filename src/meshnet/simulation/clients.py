@@ -33,18 +33,14 @@ class Outcome:
     started_at: float = 0.0
     first_token_at: float | None = None
 
-    def expected(self) -> tuple[int, ...]:
-        plan = self.plan
-        return oracle(plan.prompt, plan.sampling, plan.tokens_max, LAYERS_TOTAL, plan.stop_ids)
-
     def wrong(self) -> str | None:
         """Tokens must be the oracle's; where the chat did not finish, the oracle's first ones."""
-        expected, seen = self.expected(), tuple(self.tokens)
-        if self.ending is not Ending.FINISHED:
-            expected = expected[: len(seen)]
+        plan, seen = self.plan, tuple(self.tokens)
+        count = plan.tokens_max if self.ending is Ending.FINISHED else len(seen)
+        expected = oracle(plan.prompt, plan.sampling, count, LAYERS_TOTAL, plan.stop_ids)
         if seen == expected:
             return None
-        return f"{self.plan.name}: expected tokens {expected}, got {seen}"
+        return f"{plan.name}: expected tokens {expected}, got {seen}"
 
     def unfinished(self) -> str | None:
         if self.ending in (Ending.OPEN, Ending.FAILED):
@@ -63,7 +59,7 @@ class Outcome:
 
 
 async def converse(head: Head, outcome: Outcome, deadline_s: float) -> None:
-    """Chat as planned and write down what comes. Cancelled: the head's process has died."""
+    """Chat as planned and write down what comes."""
     loop = asyncio.get_running_loop()
     plan = outcome.plan
     try:
@@ -73,9 +69,6 @@ async def converse(head: Head, outcome: Outcome, deadline_s: float) -> None:
             await _listen(head, outcome, deadline_s)
     except TimeoutError:
         outcome.ending = Ending.LEFT
-    except asyncio.CancelledError:
-        outcome.ending = Ending.CRASHED
-        raise
 
 
 async def _listen(head: Head, outcome: Outcome, deadline_s: float) -> None:

@@ -35,9 +35,9 @@ STORM = Faults(
     delay_max_s=0.05,
     slow=0.03,
     out_of_memory=0.01,
-    crash_every_s=6.0,
-    pause_every_s=8.0,
-    partition_every_s=8.0,
+    crash_every_s=3.0,
+    pause_every_s=4.0,
+    partition_every_s=5.0,
     head_crash=0.25,
     cancelled=0.15,
 )

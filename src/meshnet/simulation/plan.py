@@ -61,6 +61,7 @@ class ClusterPlan:
     heads: int
     chats: tuple[ChatPlan, ...]
     crashing_heads: frozenset[int] = frozenset()
+    legacy_heads: frozenset[int] = frozenset()
 
 
 def plan(seed: int, faults: Faults) -> ClusterPlan:
@@ -73,7 +74,9 @@ def plan(seed: int, faults: Faults) -> ClusterPlan:
     greedy = shape == "old"
     chats = tuple(_chat(rng, index, heads, faults, greedy) for index in range(rng.randint(2, 7)))
     crashing = frozenset(h for h in range(1, heads) if rng.random() < faults.head_crash)
-    return ClusterPlan(nodes, heads, chats, crashing)
+    roomy = shape in ("plain", "spares")
+    legacy = frozenset(h for h in range(heads) if roomy and rng.random() < 0.25)
+    return ClusterPlan(nodes, heads, chats, crashing, legacy)
 
 
 def _nodes(rng: random.Random, shape: str) -> tuple[NodePlan, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from meshnet.core.protocol.codec import decode_reply, encode_reply, encode_request, parse_head
@@ -51,30 +52,48 @@ class Service(Protocol):
 
 
 class SimHopClient:
-    """One head's client. `head` names its end of the network; a silenced one sends nothing."""
+    """One head's client. `head` names its end of the network; a silenced one sends nothing.
+
+    A legacy one is ADR-0022's: it knows no attempt, no digest and no reservation.
+    """
 
     def __init__(
-        self, head: str, network: Network, machines: Mapping[NodeId, Machine[Service]]
+        self,
+        head: str,
+        network: Network,
+        machines: Mapping[NodeId, Machine[Service]],
+        *,
+        legacy: bool = False,
     ) -> None:
         self.silenced = False
+        self.asking = 0
+        self._legacy = legacy
         self._head, self._network, self._machines = head, network, machines
         self._limits = Limits()
 
     async def forward(self, node: NodeId, request: ForwardRequest, timeout_s: float) -> Reply:
         """Send one hop of one step. Raises HopLost."""
+        if self._legacy:
+            request = replace(request, attempt=None, prefix=None, wire=0)
         headers, parts = encode_request(request)
         body = b"".join(parts)
 
         async def serve(service: Service) -> Answer:
             return await _served(service, headers, body, self._limits)
 
-        status, fields, reply = await self._ask(node, serve, timeout_s)
+        self.asking += 1
+        try:
+            status, fields, reply = await self._ask(node, serve, timeout_s)
+        finally:
+            self.asking -= 1
         return decode_reply(status, fields.items(), reply, request, self._limits)
 
     async def reserve(
         self, node: NodeId, request: ReserveRequest, timeout_s: float
     ) -> Reserved | Refusal:
         """Ask for room. Raises HopLost."""
+        if self._legacy:
+            return Reserved(request.session, request.tokens)
 
         async def serve(service: Service) -> Reserved | Refusal:
             return await service.reserve(request)

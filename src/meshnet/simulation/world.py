@@ -3,7 +3,7 @@
     0 s            nodes and heads start; clients come
     HEAL_AT_S      whatever was broken works again: from here on everything must finish
     LIMIT_S        whoever is not done by now is unfinished
-    + TTL_S        every node must have forgotten every session
+    the end        of all chats, and TTL_S later every node must have forgotten every session
 
 The nodes, the heads and all below them are the real ones; the shard, the network, the machines
 and the clock are not.
@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from unittest.mock import patch
@@ -86,19 +87,29 @@ class SimHead:
     name: str
     client: SimHopClient
     head: Head
-    chats: list[asyncio.Task[None]] = field(default_factory=list)
+    chats: list[tuple[Outcome, asyncio.Task[None]]] = field(default_factory=list)
 
     def crash(self) -> None:
         """End it as SIGKILL does: nothing it would still say is heard."""
         self.client.silenced = True
-        for chat in self.chats:
-            chat.cancel()
+        for outcome, chat in self.chats:
+            if outcome.ending is Ending.OPEN:
+                outcome.ending = Ending.CRASHED
+                chat.cancel()
 
 
 class World:
     """The running cluster of one plan. Make it inside a loop; `live` takes it from start to end."""
 
-    def __init__(self, seed: int, cluster: ClusterPlan, faults: Faults, parts: Parts) -> None:
+    def __init__(
+        self,
+        seed: int,
+        cluster: ClusterPlan,
+        faults: Faults,
+        parts: Parts = REAL_PARTS,
+        watch: Callable[[World], Coroutine[None, None, None]] | None = None,
+    ) -> None:
+        self._watch = watch
         self.seed, self.cluster, self.faults, self.parts = seed, cluster, faults, parts
         self.rng = random.Random(f"world {seed}")
         self.complaints: list[str] = []
@@ -110,31 +121,43 @@ class World:
 
     async def live(self) -> None:
         """Start everything, let the clients chat, heal, wait out the TTL, judge what is left."""
-        loop = asyncio.get_running_loop()
-        async with AsyncExitStack() as stack:
-            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        async with asyncio.TaskGroup() as tasks:
             for node in self.cluster.nodes:
                 self.machines[node.node] = self._machine(node, tasks)
-            for index in range(self.cluster.heads):
-                self.heads.append(await self._head(index, stack))
-            await self._chat()
-            await asyncio.sleep(max(LIMIT_S - loop.time(), 0.0) + TTL_S + 1.0)
+            async with AsyncExitStack() as processes:
+                for index in range(self.cluster.heads):
+                    self.heads.append(await self._head(index, processes))
+                await self._chat()
+            self._judge_heads()
+            await asyncio.sleep(TTL_S + 1.0)
             self._judge_leftovers()
-            self._judge_counters()
 
     async def _chat(self) -> None:
-        chaos = Chaos(
-            self.rng, self.network, list(self.machines.values()), [each.name for each in self.heads]
-        )
+        if self._watch is None:
+            await self._chat_unwatched()
+            return
+        async with asyncio.TaskGroup() as beside:
+            watching = beside.create_task(self._watch(self))
+            await self._chat_unwatched()
+            watching.cancel()
+
+    async def _chat_unwatched(self) -> None:
+        """Return when every client is done and everything is healed, at LIMIT_S at the latest."""
+        names = [each.name for each in self.heads]
+        chaos = Chaos(self.rng, self.network, list(self.machines.values()), names)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
+                group.create_task(chaos.until_healed(self.faults, HEAL_AT_S))
+                for outcome in self.outcomes:
+                    home = self.heads[outcome.plan.head]
+                    chat = group.create_task(converse(home.head, outcome, DEADLINE_S))
+                    home.chats.append((outcome, chat))
+                self._plan_crashes()
+
+    def _plan_crashes(self) -> None:
         loop = asyncio.get_running_loop()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(chaos.until_healed(self.faults, HEAL_AT_S))
-            for outcome in self.outcomes:
-                home = self.heads[outcome.plan.head]
-                chat = group.create_task(converse(home.head, outcome, DEADLINE_S))
-                home.chats.append(chat)
-            for index in sorted(self.cluster.crashing_heads):
-                loop.call_later(self.rng.uniform(0.5, HEAL_AT_S), self.heads[index].crash)
+        for index in sorted(self.cluster.crashing_heads):
+            loop.call_later(self.rng.uniform(0.5, HEAL_AT_S), self.heads[index].crash)
 
     def _machine(self, node: NodePlan, tasks: asyncio.TaskGroup) -> Machine[Service]:
         boot = partial(self._boot, node)
@@ -168,7 +191,8 @@ class World:
     async def _head(self, index: int, stack: AsyncExitStack) -> SimHead:
         name = f"h{index}"
         clock = asyncio.get_running_loop().time
-        client = SimHopClient(name, self.network, self.machines)
+        legacy = index in self.cluster.legacy_heads
+        client = SimHopClient(name, self.network, self.machines, legacy=legacy)
         nodes = [node.node for node in self.cluster.nodes]
         if index % 2:
             nodes.reverse()
@@ -201,8 +225,10 @@ class World:
                     what = f"{left.sessions} sessions and {left.kv_bytes} bytes"
                     self.complaints.append(f"{machine.node}: {what} left after the TTL")
 
-    def _judge_counters(self) -> None:
+    def _judge_heads(self) -> None:
         for each in self.heads:
+            if each.client.asking:
+                self.complaints.append(f"{each.name}: {each.client.asking} steps asked for nobody")
             counters = each.head.counters
             ended = counters.finished + counters.failed + counters.cancelled
             if ended != counters.started:
@@ -227,8 +253,8 @@ class World:
         )
 
 
-def _said(complaints: object) -> tuple[str, ...]:
-    return tuple(each for each in complaints if each is not None)  # type: ignore[attr-defined]
+def _said(complaints: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(each for each in complaints if each is not None)
 
 
 def simulate(seed: int, faults: Faults, parts: Parts = REAL_PARTS) -> History:
@@ -237,12 +263,19 @@ def simulate(seed: int, faults: Faults, parts: Parts = REAL_PARTS) -> History:
 
 
 def simulate_plan(
-    seed: int, cluster: ClusterPlan, faults: Faults, parts: Parts = REAL_PARTS
+    seed: int,
+    cluster: ClusterPlan,
+    faults: Faults,
+    parts: Parts = REAL_PARTS,
+    watch: Callable[[World], Coroutine[None, None, None]] | None = None,
 ) -> History:
-    """Run one cluster. What the seed decides besides the plan: faults, delays and waits."""
+    """Run one cluster. What the seed decides besides the plan: faults, delays and waits.
+
+    `watch` runs beside the clients until they are done; it may look and break things.
+    """
 
     async def main() -> History:
-        world = World(seed, cluster, faults, parts)
+        world = World(seed, cluster, faults, parts, watch)
         store = audited(parts.store, world.complaints)
         with ExitStack() as patches:
             patches.enter_context(patch.object(node_shards, "SessionCacheStore", store))
@@ -253,6 +286,3 @@ def simulate_plan(
         return world.history(world.network.delivered + loop.tasks_started, loop.time())
 
     return run(main, seed)
-
-
-__all__ = ["Ending", "Parts", "World", "simulate", "simulate_plan"]
