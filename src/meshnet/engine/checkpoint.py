@@ -124,7 +124,7 @@ def load_layers(
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
             )
-    except (RuntimeError, ValueError, KeyError) as error:
+    except (RuntimeError, ValueError, KeyError, ImportError, MemoryError) as error:
         raise ModelError(f"{path}: cannot load layers {held}: {error}") from error
     _check_complete(path, info)
     loaded = LoadedLayers(
@@ -155,7 +155,7 @@ def _tensor_files(path: Path) -> dict[str, str]:
             files = json.loads((path / INDEX).read_text(encoding="utf-8"))["weight_map"]
             # A name with a separator could point outside the directory.
             safe = {str(name): Path(str(file)).name for name, file in files.items()}
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ModelError(f"{path / INDEX}: not an index of tensors: {error!r}") from error
         return safe
     if (path / SINGLE).is_file():

@@ -38,7 +38,7 @@ class Passing:
 class LayerRunner:
     """The forward of a trimmed model, for any range of the layers it holds."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, dtype: torch.dtype) -> None:
         self._model = model
         self._layers: TrimmedLayers = model.meshnet_layers
         self._decoder: Any = self._layers.decoder
@@ -57,8 +57,9 @@ class LayerRunner:
         self.hidden_size: int = text.hidden_size
         self.vocab_size: int = text.vocab_size
         self.held, self.total = self._layers.held, self._layers.total
-        parameter = next(model.parameters())
-        self.device, self.dtype = parameter.device, model.dtype
+        # Not read off a parameter: some are kept in fp32 whatever the model's element type.
+        self.dtype = dtype
+        self.device = next(model.parameters()).device
 
     def new_cache(self, layers: LayerRange) -> Any:
         return new_cache(self._cache_class, self._model.config, layers)

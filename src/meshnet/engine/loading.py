@@ -65,7 +65,7 @@ def load_shard(
     runs = inseparable_layers(config)
     check_separable(layers, runs)
     loaded = load_layers(path, config, layers, kind, where)
-    runner = LayerRunner(loaded.model)
+    runner = LayerRunner(loaded.model, kind)
     limit = rotary_limit(loaded.model.config.get_text_config(decoder=True))
     context = context_length(loaded.model.config)
     findings = self_test(runner, min(context, limit.length if limit else context))
