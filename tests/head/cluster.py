@@ -27,11 +27,13 @@ from meshnet.core.vocabulary import (
 )
 from meshnet.head import Directory, FinishEvent, GenerationRequest, Head, HeadLimits, TokenEvent
 from meshnet.head.directory import DirectoryLimits
+from meshnet.head.driver import record_nothing
 from meshnet.node.service import NodeService
 from meshnet.node.shards import NodeLimits
 from meshnet.simulation.machine import SimCompute
 from meshnet.simulation.old_node import OldNode
 from meshnet.simulation.toy_shard import TOY_MODEL, ToyShard, ToyState
+from meshnet.telemetry.events import Record
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 LAYERS = {A: LayerRange(0, 2), B: LayerRange(2, 4), C: LayerRange(4, 6)}
@@ -145,7 +147,11 @@ class Cluster:
 
 @asynccontextmanager
 async def running(
-    cluster: Cluster, *, name: str = "h", limits: HeadLimits | None = None
+    cluster: Cluster,
+    *,
+    name: str = "h",
+    limits: HeadLimits | None = None,
+    record: Record = record_nothing,
 ) -> AsyncIterator[Head]:
     """A head that knows the cluster's nodes."""
     clock = asyncio.get_running_loop().time
@@ -163,6 +169,7 @@ async def running(
         clock=clock,
         jitter=random.Random(name).random,
         limits=limits,
+        record=record,
     ) as head:
         yield head
 

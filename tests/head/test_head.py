@@ -33,6 +33,7 @@ from meshnet.head import (
 from meshnet.node.service import NodeService
 from meshnet.simulation.loop import run
 from meshnet.simulation.toy_shard import oracle
+from meshnet.telemetry.events import Event, GenerationFinished
 
 
 def expected(asked: GenerationRequest) -> tuple[int, ...]:
@@ -473,5 +474,82 @@ def test_a_request_that_gets_no_place_in_its_time_hears_of_overload():
 
         assert failed.value.code is FailureCode.OVERLOADED
         assert set(cluster.reserves) <= set(cluster.releases)
+
+    run(main, 0)
+
+
+def test_a_node_that_dies_while_places_are_asked_for_is_waited_for():
+    async def main():
+        cluster = Cluster()
+        async with running(cluster) as head:
+            cluster.down.add(B)
+            asyncio.get_running_loop().call_later(3.0, cluster.boot, B)
+            tokens, finish = await collect(head, request())
+
+        assert tokens == expected(request())
+        assert finish.refills == 0
+
+    run(main, 0)
+
+
+def test_a_request_behind_the_front_is_refused_when_its_time_is_over():
+    async def main():
+        cluster = Cluster(sessions_max=1, pin_s=500.0)
+        async with running(cluster) as head, aclosing(head.generate(request())) as holding:
+            await anext(holding)
+            async with asyncio.TaskGroup() as tasks:
+                front = tasks.create_task(collect(head, request(deadline_s=50.0)))
+                await asyncio.sleep(0.01)
+                with pytest.raises(GenerationFailed) as failed:
+                    await collect(head, request(deadline_s=2.0))
+                assert head.waiting == 0
+                await holding.aclose()
+
+        assert failed.value.code is FailureCode.OVERLOADED
+        assert front.result()[0] == expected(request())
+
+    run(main, 0)
+
+
+def test_hints_of_generations_that_outlive_their_head_are_dropped():
+    async def main():
+        cluster = Cluster()
+        async with running(cluster) as head:
+            items = head.generate(request())
+            await anext(items)
+        await items.aclose()
+
+        assert cluster.releases == []
+        assert head.counters.releases == 1
+
+    run(main, 0)
+
+
+def test_telemetry_hears_of_start_first_token_and_end():
+    async def main():
+        cluster = Cluster()
+        told: list[Event] = []
+        async with running(cluster, record=told.append) as head:
+            await collect(head, request(tokens_max=3))
+
+        kinds = [type(event).__name__ for event in told]
+        assert kinds == ["GenerationStarted", "FirstToken", "GenerationFinished"]
+        last = told[-1]
+        assert isinstance(last, GenerationFinished)
+        assert (last.outcome, last.tokens, last.refills, last.session) == ("length", 3, 0, "h-0")
+
+    run(main, 0)
+
+
+def test_an_error_in_the_heads_context_reaches_the_caller_as_itself():
+    async def main():
+        cluster = Cluster(cacheless=frozenset({B}))
+        cluster.before_forward = refuse
+        with pytest.raises(GenerationFailed):
+            async with running(cluster) as head, head.directory:
+                await collect(head, request(deadline_s=1.0))
+
+    async def refuse(hop: NodeId, sent: ForwardRequest) -> None:
+        raise HopLost("connection refused")
 
     run(main, 0)

@@ -109,7 +109,10 @@ class Directory:
     ) -> None:
         if self._refreshing is not None:
             self._refreshing.cancel()
-        await self._tasks.__aexit__(kind, error, trace)
+        if isinstance(error, asyncio.CancelledError):
+            await self._tasks.__aexit__(kind, error, trace)
+        else:  # an error of the body stays what it is: a task group would wrap it
+            await self._tasks.__aexit__(None, None, None)
 
     async def _keep_fresh(self) -> None:
         while True:

@@ -281,3 +281,34 @@ def test_two_heads_with_opposite_routes_never_wait_for_each_other(turns: list[bo
             break
 
     assert any(isinstance(talk.end, Admitted) for talk in talks)
+
+
+def test_an_admission_ignores_what_it_did_not_ask_for_and_what_comes_after_its_end():
+    talk = Talk(route("a"))
+
+    assert talk.tell(Started()) == []
+    assert talk.tell(Tick()) == []
+    assert talk.tell(Rerouted(route("b"))) == []
+    assert talk.tell(NoRoute("none")) == []
+    talk.grant()
+    assert talk.machine.deadline() is None
+    assert talk.tell(Tick()) == []
+
+
+def test_before_its_start_an_admission_has_the_requests_deadline():
+    machine = Admission(
+        AdmissionSpec(SESSION, tokens=1, deadline_at=9.0),
+        route("a"),
+        limits=LIMITS,
+        jitter=lambda: 0.0,
+    )
+
+    assert machine.deadline() == 9.0
+
+
+def test_an_admission_that_begins_too_late_asks_nobody():
+    talk = Talk(route("a"), deadline_at=0.0)
+
+    assert talk.asked == []
+    assert isinstance(talk.end, Fail)
+    assert talk.end.code is FailureCode.TIMEOUT

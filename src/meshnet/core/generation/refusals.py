@@ -55,7 +55,5 @@ def failure_of(refusal: Refusal) -> FailureCode:
             return FailureCode.TOO_LARGE
         case Code.NUMERICAL_ERROR:
             return FailureCode.NUMERICAL
-        case Code.NO_ROOM | Code.NOT_READY | Code.OUT_OF_MEMORY | Code.DEADLINE:
-            return FailureCode.OVERLOADED
         case _:
             return FailureCode.UPSTREAM
