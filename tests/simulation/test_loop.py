@@ -58,8 +58,8 @@ def test_tasks_of_a_group_are_cancelled_in_the_order_they_were_started():
 
 def test_a_callback_that_fails_where_nobody_looks_fails_the_run():
     async def main() -> None:
-        asyncio.get_running_loop().call_later(1.0, lambda: [][0])
+        asyncio.get_running_loop().call_later(1.0, lambda: {}["absent"])
         await asyncio.sleep(2.0)
 
-    with pytest.raises(Unhandled, match="seed 3: IndexError"):
+    with pytest.raises(Unhandled, match="seed 3: KeyError"):
         run(main, seed=3)

@@ -1,4 +1,4 @@
-"""Named clusters: contention for places, opposite orders, and a head that dies with its sessions."""
+"""Named clusters: contention for places, opposite orders, a head that dies with its sessions."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -3,7 +3,8 @@
     0 s            nodes and heads start; clients come
     HEAL_AT_S      whatever was broken works again: from here on everything must finish
     LIMIT_S        whoever is not done by now is unfinished
-    the end        of all chats, and TTL_S later every node must have forgotten every session
+    the end        of all chats: the last messages arrive within STRAGGLERS_S, and TTL_S later
+                   every node must have forgotten every session
 
 The nodes, the heads and all below them are the real ones; the shard, the network, the machines
 and the clock are not.
@@ -51,6 +52,7 @@ HEAL_AT_S = 15.0
 LIMIT_S = 300.0
 DEADLINE_S = 250.0
 TTL_S = 400.0
+STRAGGLERS_S = 30.0
 STEP_MAX_S = 0.006
 
 HEAD_LIMITS = HeadLimits(
@@ -129,7 +131,7 @@ class World:
                     self.heads.append(await self._head(index, processes))
                 await self._chat()
             self._judge_heads()
-            await asyncio.sleep(TTL_S + 1.0)
+            await asyncio.sleep(STRAGGLERS_S + TTL_S)
             self._judge_leftovers()
 
     async def _chat(self) -> None:

@@ -1,0 +1,72 @@
+"""Seeded clusters keep every promise, and one seed is one history in every process."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from meshnet.simulation.campaign import campaign, one_seed
+from meshnet.simulation.faults import STORM
+from meshnet.simulation.world import simulate
+
+SEEDS = 60
+REPLAY = """
+from meshnet.simulation.campaign import one_seed
+for seed in (3, 4, 5): print(one_seed(seed, "storm"))
+"""
+
+
+@pytest.mark.parametrize("faults", ["calm", "storm"])
+def test_every_generation_ends_with_the_oracles_tokens(faults):
+    result = campaign(range(SEEDS), faults)
+
+    assert result.first_complaint is None
+    assert result.passed
+    assert result.seeds == SEEDS
+
+
+def test_a_storm_tears_down_sessions_all_the_time():
+    """A campaign without refills would prove nothing."""
+    result = campaign(range(1000, 1000 + 10), "storm")
+
+    assert result.refills > 2 * result.seeds
+
+
+def test_one_seed_is_one_history():
+    first, second = simulate(7, STORM), simulate(7, STORM)
+
+    assert first == second
+    assert first != simulate(8, STORM)
+
+
+def test_a_seed_replays_in_another_process_whatever_its_hash_seed():
+    """A failing seed from one machine must fail on the next."""
+    expected = "".join(f"{one_seed(seed, 'storm')}\n" for seed in (3, 4, 5))
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        replayed = subprocess.run(
+            [sys.executable, "-c", REPLAY],
+            env=environment, capture_output=True, text=True, check=True, timeout=120,
+        )  # fmt: skip
+
+        assert replayed.stdout == expected
+
+
+def test_a_campaign_counts_alike_on_two_processes():
+    alone, together = campaign(range(12), "storm"), campaign(range(12), "storm", processes=2)
+
+    assert (alone.events, alone.refills, alone.tokens) == (
+        together.events, together.refills, together.tokens,
+    )  # fmt: skip
+    assert alone.first_seeds == together.first_seeds == ()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("faults", ["calm", "storm"])
+def test_a_thousand_seeds_keep_every_promise(faults):
+    result = campaign(range(1000), faults, processes=os.cpu_count() or 1)
+
+    assert result.first_complaint is None
+    assert result.passed
