@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from tests.gateway.scripted import Script, ScriptedGenerator
 
 from meshnet.gateway.app import gateway_app
-from meshnet.gateway.ports import Ambient, Metrics, Readiness
+from meshnet.gateway.ports import Ambient, Metrics, Readiness, TextModel
 from meshnet.gateway.server import serve_gateway
 from meshnet.gateway.settings import GatewaySettings
 from meshnet.simulation.toy_text import ToyText
@@ -30,13 +30,13 @@ class Gateway:
         self,
         script: Script = (0,),
         *,
-        text: ToyText | None = None,
+        text: TextModel | None = None,
         settings: GatewaySettings | None = None,
         ready: Readiness | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self.generator = ScriptedGenerator(script)
-        self.text = text or ToyText()
+        self.text: TextModel = text or ToyText()
         self.settings = settings or GatewaySettings()
         self.events: list[Event] = []
         self.app: FastAPI = gateway_app(
@@ -53,7 +53,7 @@ class Gateway:
     async def send(self, method: str, path: str, **options: Any) -> httpx2.Response:
         transport = httpx2.ASGITransport(self.app)
         async with httpx2.AsyncClient(transport=transport) as client:
-            return await client.request(method, f"http://gateway{path}", **options)
+            return await client.request(method, f"http://127.0.0.1{path}", **options)
 
     async def chat(self, **fields: Any) -> httpx2.Response:
         body = {"model": "default", "messages": USER} | fields

@@ -60,6 +60,32 @@ async def test_probes_need_no_key(path: str):
     assert (await Gateway(settings=LOCKED).send("GET", path)).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8000", 200),
+        ("localhost", 200),
+        ("[::1]:8000", 200),
+        ("evil.example:8000", 403),
+        ("localhost.evil.example", 403),
+        ("0.0.0.0", 403),
+    ],
+)
+async def test_without_a_key_a_request_must_name_this_machine(host: str, status: int):
+    """A page whose name points to 127.0.0.1 would else read the answers (DNS rebinding)."""
+    response = await Gateway(HELLO).send("GET", "/v1/models", headers={"host": host})
+
+    assert response.status_code == status
+
+
+async def test_with_a_key_any_name_is_fine():
+    headers = {"host": "llm.example", "authorization": "Bearer first-key"}
+
+    response = await Gateway(HELLO, settings=LOCKED).send("GET", "/v1/models", headers=headers)
+
+    assert response.status_code == 200
+
+
 def test_a_key_is_not_shown_by_its_settings():
     assert "first-key" not in repr(LOCKED)
 

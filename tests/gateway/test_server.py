@@ -9,7 +9,8 @@ import httpx2
 import pytest
 from tests.gateway.api import Gateway
 
-from meshnet.gateway.server import AddressInUse, Exposed, is_loopback, serve_gateway
+from meshnet.gateway.loopback import host_of, is_loopback
+from meshnet.gateway.server import AddressInUse, Exposed, serve_gateway
 from meshnet.gateway.settings import GatewaySettings
 
 
@@ -25,6 +26,14 @@ async def test_others_are_not_let_in_without_a_key(host: str):
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
 def test_loopback_is_known_by_its_names(host: str):
     assert is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    ("header", "host"),
+    [("a:1", "a"), ("a", "a"), ("[::1]:1", "::1"), ("[::1]", "::1"), ("", ""), ("[", "")],
+)
+def test_a_host_header_is_taken_apart(header: str, host: str):
+    assert host_of(header) == host
 
 
 async def test_with_a_key_every_address_may_be_served():

@@ -1,4 +1,7 @@
-"""Who may use the API: bearers of a configured key, and everybody if none is configured.
+"""Who may use the API: bearers of a configured key, and everybody here if none is configured.
+
+Without a key the server listens on loopback only, but a web page can reach that too, by a
+name of its own that it lets point to 127.0.0.1. So a request must then name this machine.
 
 Invariants
     * once a key is configured, every path but the probes is closed without one;
@@ -15,6 +18,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from meshnet.gateway.errors import ApiError, error_response
+from meshnet.gateway.loopback import host_of, is_loopback
 
 PROBES = frozenset({"/health", "/ready"})
 
@@ -46,15 +50,34 @@ class Authenticated:
         self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._keys and scope["type"] != "lifespan" and scope.get("path") not in PROBES:
-            authorization = Headers(scope=scope).get("authorization", "")
-            if not self._keys.opens(authorization):
-                await error_response(_refusal(authorization))(scope, receive, send)
+        if scope["type"] == "http" and scope["path"] not in PROBES:
+            refusal = self._refusal(Headers(scope=scope))
+            if refusal is not None:
+                await error_response(refusal)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
+    def _refusal(self, headers: Headers) -> ApiError | None:
+        if not self._keys:
+            return _foreign() if _names_another(headers.get("host", "")) else None
+        authorization = headers.get("authorization", "")
+        return None if self._keys.opens(authorization) else _locked(authorization)
 
-def _refusal(authorization: str) -> ApiError:
+
+def _names_another(host: str) -> bool:
+    return bool(host) and not is_loopback(host_of(host))
+
+
+def _foreign() -> ApiError:
+    return ApiError(
+        403,
+        "Without an API key this server answers only under a loopback name such as 127.0.0.1. "
+        "Configure a key to use it under other names.",
+        code="host_not_allowed",
+    )
+
+
+def _locked(authorization: str) -> ApiError:
     what = "Incorrect API key provided." if authorization else "No API key provided."
     return ApiError(
         401,

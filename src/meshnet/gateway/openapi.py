@@ -76,21 +76,27 @@ def chat_fields(limits: ApiLimits) -> Schema:
         "required": ["type", "text"],
         "properties": {"type": {"const": "text"}, "text": _STRING},
     }
-    message = {
+    content = {"anyOf": [_STRING, {"type": "array", "minItems": 1, "items": part}]}
+    spoken = {
         "type": "object",
         "required": ["role", "content"],
         "properties": {
-            "role": {"enum": list(ROLES)},
-            "content": {"anyOf": [_STRING, {"type": "array", "minItems": 1, "items": part}]},
+            "role": {"enum": [role for role in ROLES if role != "tool"]},
+            "content": content,
             "name": {"type": ["string", "null"]},
         },
+    }
+    result = {
+        "type": "object",
+        "required": ["role", "content", "tool_call_id"],
+        "properties": {"role": {"const": "tool"}, "content": content, "tool_call_id": _STRING},
     }
     return _shared(limits) | {
         "messages": {
             "type": "array",
             "minItems": 1,
             "maxItems": limits.messages,
-            "items": message,
+            "items": {"anyOf": [spoken, result]},
         },
         "logprobs": _BOOLEAN,
         "top_logprobs": _integer(0, limits.top_logprobs)
@@ -180,7 +186,10 @@ def _json(description: str, schema: Schema) -> Schema:
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
-_UNAUTHORIZED: Schema = {"401": _json("No key, or a wrong one.", ERROR)}
+_UNAUTHORIZED: Schema = {
+    "401": _json("No key, or a wrong one.", ERROR),
+    "403": _json("No key is configured, and the request names another machine.", ERROR),
+}
 
 _CARD: Schema = {
     "type": "object",
@@ -208,7 +217,9 @@ MODELS: Schema = {
 
 MODEL: Schema = {
     "summary": "Describe the served model.",
-    "parameters": [{"name": "model", "in": "path", "required": True, "schema": _STRING}],
+    "parameters": [
+        {"name": "model", "in": "path", "required": True, "schema": _STRING | {"minLength": 1}}
+    ],
     "responses": {"200": _json("The model.", _CARD), "404": _json("Unknown model.", ERROR)}
     | _UNAUTHORIZED,
 }

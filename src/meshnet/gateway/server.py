@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
 from collections.abc import Callable, Generator
 
@@ -18,6 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from meshnet.core.vocabulary import MeshnetError
+from meshnet.gateway.loopback import is_loopback
 from meshnet.gateway.settings import GatewaySettings
 
 KEEP_CONNECTION_S = 75
@@ -29,15 +29,6 @@ class Exposed(MeshnetError):
 
 class AddressInUse(MeshnetError):
     """Raised when the address cannot be bound."""
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 async def serve_gateway(
