@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from meshnet import __version__
 from meshnet.cli.settings import Settings
-from meshnet.core.generation.limits import GenerationLimits, StepTimeout
+from meshnet.core.generation.limits import AdmissionLimits, GenerationLimits, StepTimeout
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.routing import NoRoute
 from meshnet.core.vocabulary import ModelId, NodeId, SessionId
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 SESSION_ID_BYTES = 24
 """192 random bits: whoever guesses an id could extend that session."""
+
+ROUTE_WAIT_S = 10.0
+RESTART_WAIT_S = 60.0
+"""Where a launcher starts dead nodes again, waiting for one is better than refusing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +72,13 @@ async def composed(
     nodes: Mapping[str, str],
     record: Record,
     *,
+    route_wait_s: float = ROUTE_WAIT_S,
     through: Callable[[HopClient], HopClient] = lambda client: client,
 ) -> AsyncIterator[Composition]:
     """Run a head over `nodes` (name to URL) until the block is left.
 
-    `through` may put something between the head and its client, to measure it.
+    `route_wait_s` is how long a request waits for layers that nobody serves now; `through` may
+    put something between the head and its client, to measure it.
     """
     urls = {NodeId(url): url for url in nodes.values()}
     token = settings.mesh_token
@@ -92,7 +98,7 @@ async def composed(
                 new_session_id=lambda: SessionId(secrets.token_hex(SESSION_ID_BYTES)),
                 clock=time.monotonic,
                 jitter=jitter,
-                limits=head_limits(settings),
+                limits=head_limits(settings, route_wait_s),
                 record=record,
             )
             async with directory, head:
@@ -106,11 +112,12 @@ async def composed(
                 )
 
 
-def head_limits(settings: Settings) -> HeadLimits:
+def head_limits(settings: Settings, route_wait_s: float) -> HeadLimits:
     return HeadLimits(
         generation=GenerationLimits(
             prefill_chunk=settings.prefill_chunk,
             step=StepTimeout(base_s=settings.hop_timeout_seconds),
         ),
+        admission=AdmissionLimits(route_wait_s=route_wait_s),
         waiting_max=settings.queue_length,
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from meshnet.cli.composition import Composition, composed
+from meshnet.cli.composition import RESTART_WAIT_S, Composition, composed
 from meshnet.cli.gateway_process import quiet_telemetry, reports
 from meshnet.cli.local_nodes import local_launcher, split_layers
 from meshnet.cli.models import load_text, prompt_ids, resolve_model
@@ -66,7 +66,12 @@ async def _ask_once(
                 return
             urls = {child.name: child.url for child in launcher.children}
             async with composed(
-                settings, ModelId(source.name), text, urls, telemetry.record
+                settings,
+                ModelId(source.name),
+                text,
+                urls,
+                telemetry.record,
+                route_wait_s=RESTART_WAIT_S,
             ) as composition:
                 answer = await _answered(settings, composition, ask, stop, quiet=as_json)
     if as_json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from rich.console import Console
 from rich.table import Table
@@ -59,13 +60,12 @@ def from_json(values: Sequence[dict[str, Any]]) -> tuple[NodeReport, ...]:
 def print_table(console: Console, nodes: Sequence[NodeReport], *, urls: bool) -> None:
     """Show who holds and who computed what."""
     total_s = sum(node.compute_s for node in nodes) or 1.0
-    table = Table()
-    table.add_column("node")
-    table.add_column("pid", justify="right")
-    for title in ("layers", "weights", "read", "KV cache", "time share"):
-        table.add_column(title, justify="right")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("node", no_wrap=True)
+    for title in ("pid", "layers", "weights", "read", "KV cache", "time"):
+        table.add_column(title, justify="right", no_wrap=True)
     if urls:
-        table.add_column("url", no_wrap=True)
+        table.add_column("address", no_wrap=True)
     for node in nodes:
         start, stop = node.layers
         table.add_row(
@@ -76,7 +76,7 @@ def print_table(console: Console, nodes: Sequence[NodeReport], *, urls: bool) ->
             bytes_text(node.bytes_read),
             bytes_text(node.kv_bytes),
             f"{100 * node.compute_s / total_s:.0f} %",
-            *([node.url] if urls else []),
+            *([urlsplit(node.url).netloc] if urls else []),
         )
     console.print(table)
 

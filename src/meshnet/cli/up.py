@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 
-from meshnet.cli.composition import composed
+from meshnet.cli.composition import RESTART_WAIT_S, composed
 from meshnet.cli.gateway_process import gateway_telemetry, serve_api
 from meshnet.cli.local_nodes import local_launcher, split_layers
 from meshnet.cli.models import load_text, resolve_model
@@ -41,7 +41,12 @@ async def _up(
                 return
             urls = {child.name: child.url for child in launcher.children}
             async with composed(
-                settings, ModelId(source.name), text, urls, telemetry.record
+                settings,
+                ModelId(source.name),
+                text,
+                urls,
+                telemetry.record,
+                route_wait_s=RESTART_WAIT_S,
             ) as composition:
                 await serve_api(
                     settings,

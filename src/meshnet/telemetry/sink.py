@@ -78,8 +78,11 @@ def _level_of(event: Event) -> LogLevel:
     match event:
         case ForwardServed(outcome="ok") | SessionsHeld() | FirstToken() | GenerationStarted():
             return LogLevel.DEBUG
-        case GatewayAnswered() if event.status >= 500:
+        case GatewayAnswered(status=status) if status >= 500:
             return LogLevel.ERROR
+        case GatewayAnswered(method="GET", status=status) if status < 400:
+            # Probes and scrapes: every few seconds, for ever.
+            return LogLevel.DEBUG
         case ShardLoaded(kv_cache=False) | ChildDied():
             return LogLevel.WARNING
         case ShardFailed() | Fault():
