@@ -16,6 +16,8 @@ class HopStats:
     node: NodeId
     layers: LayerRange
     steps: int
+    positions: int
+    """Sum of the steps' new positions: what the hop ran its layers over."""
     bytes_out: int
     """Activation bytes sent, token ids (4 bytes each) included; headers are not counted."""
     bytes_in: int
@@ -40,6 +42,7 @@ class HopAccount:
     """Running sums of one hop."""
 
     steps: int = 0
+    positions: int = 0
     bytes_out: int = 0
     bytes_in: int = 0
     waited_s: float = 0.0
@@ -59,6 +62,7 @@ class Accounts:
     def asked(self, hop: Hop, *, tokens: int, activation: Activation | None) -> None:
         account = self.hops.setdefault(hop, HopAccount())
         account.steps += 1
+        account.positions += tokens
         account.bytes_out += 4 * tokens + (0 if activation is None else len(activation.data))
 
     def answered(self, hop: Hop, *, bytes_in: int, waited_s: float, compute_us: int) -> None:
@@ -90,6 +94,7 @@ def _closed(hop: Hop, account: HopAccount) -> HopStats:
         node=hop.node,
         layers=hop.layers,
         steps=account.steps,
+        positions=account.positions,
         bytes_out=account.bytes_out,
         bytes_in=account.bytes_in,
         wire_s=max(account.waited_s - account.compute_s, 0.0),

@@ -1,0 +1,43 @@
+"""The oracle of the golden tests: the same model, unsplit, by transformers' own `generate`."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+
+def layer_count(model: Path) -> int:
+    return int(AutoConfig.from_pretrained(model).get_text_config().num_hidden_layers)
+
+
+def prompt_ids(model: Path, prompt: str) -> list[int]:
+    """Ids of a one-turn chat, by the model's own template."""
+    return list(
+        AutoTokenizer.from_pretrained(model).apply_chat_template(
+            [{"role": "user", "content": prompt}], add_generation_prompt=True, return_dict=False
+        )
+    )
+
+
+@lru_cache(maxsize=1)
+def _unsplit(model: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+
+
+def unsplit_greedy(model: Path, prompt: list[int], tokens: int) -> list[int]:
+    """`tokens` greedy ids in fp32; no id stops it."""
+    ids = torch.tensor([prompt])
+    out = _unsplit(model).generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=tokens,
+        min_new_tokens=tokens,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return [int(token) for token in out[0, len(prompt) :]]
