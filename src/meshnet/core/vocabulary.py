@@ -86,7 +86,7 @@ HIDDEN = "hidden"
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """What travels between two hops: described tensors and their raw little-endian bytes, in order."""
+    """What travels between two hops: described tensors and their raw bytes, in order."""
 
     tensors: tuple[TensorSpec, ...]
     data: Buffer
@@ -103,7 +103,7 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the tail draws a token. A pure function of these, the logits, the ids so far and the position."""
+    """How the tail draws: a pure function of these, the logits, the ids so far, the position."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -160,7 +160,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """The tail's draw. `logprob` and `top` come from the log-softmax of the raw logits, and only if asked for."""
+    """The tail's draw. `logprob` and `top`, if asked for: log-softmax of the raw logits."""
 
     token_id: int
     logprob: float | None = None
@@ -196,7 +196,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class KVBytes:
-    """Bytes a session of n tokens will take on a shard: fixed + per_token * n, before allocator slack."""
+    """Bytes a session of n tokens takes on a shard: fixed + per_token * n, before slack."""
 
     per_token: int
     fixed: int = 0
@@ -211,7 +211,7 @@ class ShardDescription:
 
     model: ModelId
     fingerprint: str
-    """Digest over config, weights' names and shapes, and tokenizer: equal on all nodes of one model."""
+    """Digest of config, weights' names and shapes, tokenizer: equal on all nodes of a model."""
     layers: LayerRange
     layers_total: int
     dtype: DType
