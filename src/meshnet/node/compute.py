@@ -5,8 +5,8 @@
 
 Invariants
     * when `run` has returned or raised, its function has ended or will never start;
-    * at most `jobs_max` wait; the thread itself keeps no reference to a job that ended, so that
-      the memory of a session is free when the store forgets it.
+    * at most `jobs_max` wait; nothing here keeps a function or its result once `run` is over, so
+      that the memory of a session is free when the store forgets it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _Job(Generic[T]):
         self._answer(self.reply.set_exception, error)
 
     def let_go(self) -> None:
-        """Break the cycle reply, error, traceback, frame, job: it would keep a session's state."""
+        """Keep nothing: the thread holds its last job, and an error's frames hold theirs."""
         del self._fn, self.reply
 
     def _answer(self, setter: Callable[..., None], value: object) -> None:
@@ -132,11 +132,10 @@ class ComputeThread:
             else:
                 await _ended(job.reply)
             raise
-        try:
+        else:
             return job.reply.result()
         finally:
             job.let_go()
-            del job
 
     def close(self, deadline_s: float) -> bool:
         """Refuse what waits and stop after the running job. False: it still runs then."""
@@ -177,7 +176,6 @@ class ComputeThread:
                     job.refuse(NoRoom("this node is stopping", RETRY_AFTER_S))
                 else:
                     job.work()
-            del job
 
 
 async def _ended(reply: asyncio.Future[T]) -> None:

@@ -478,6 +478,15 @@ def test_a_promise_outlives_the_prefill_and_is_not_counted_twice():
     assert (during, store.budget.bytes) == (40, 50)
 
 
+def test_a_shorter_refill_gives_bytes_back_at_once():
+    store = Held()
+    store.cache("s", 0.0, tokens=9)
+
+    store.start("s", 1.0, tokens=4, attempt=2)
+
+    assert store.budget.bytes == 4
+
+
 def test_an_adr_0022_head_takes_the_place_of_the_least_recently_used_pinned_or_not():
     store = Held()
     store.cache("older", 0.0)
@@ -569,6 +578,8 @@ def test_the_youngest_that_cannot_grow_gives_way_and_waits_for_room():
     store.cache("young", 0.0)
 
     assert miss(store, "young", 3, 1.0) is MissReason.PREEMPTED
+    assert store.lengths(1.0) == {"old": 3}
+    assert store.evictions == {EvictionReason.PREEMPTED: 1}
     with pytest.raises(NoRoom):
         store.start("young", 2.0, tokens=4, attempt=2)
     store.release(SessionId("old"), 3.0)

@@ -76,9 +76,8 @@ class SessionCacheStore(Generic[C]):
         entry = self._shelf.entries.get(session)
         if entry is not None:
             _refuse_older(entry, attempt)
-        state_bytes = 0 if entry is None else entry.state_bytes
         self._check_bound(bytes_needed)
-        entry = self._place(session, layers, max(bytes_needed, state_bytes), anyone=False, now=now)
+        entry = self._place(session, layers, bytes_needed, anyone=False, now=now)
         entry.used_at = now
         entry.reserved_bytes = bytes_needed
         if not entry.prefilled:
@@ -113,8 +112,7 @@ class SessionCacheStore(Generic[C]):
             _refuse_older(entry, attempt)
             _refuse_duplicate(entry, attempt)
         self._check_bound(bytes_needed)
-        reserved = 0 if entry is None else entry.reserved_bytes
-        entry = self._place(session, layers, max(bytes_needed, reserved), anyone=wire == 0, now=now)
+        entry = self._place(session, layers, bytes_needed, anyone=wire == 0, now=now)
         entry.layers, entry.attempt, entry.prefilled = layers, attempt, True
         entry.length, entry.digest, entry.state, entry.state_bytes = 0, None, None, 0
         entry.used_at = now
