@@ -19,7 +19,7 @@ ToyLease = Lease[Kept[ToyState]]
 
 
 class AuditedStore(Store):
-    """Complains about a second lease, a stale attempt, a stale abandon, a wrong LRU victim."""
+    """Complains about a second lease, an old attempt, a torn session kept, a wrong victim."""
 
     complaints: ClassVar[list[str]]
 
@@ -69,6 +69,8 @@ class AuditedStore(Store):
         abandoned = super().abandon(lease, reason)
         if stale and lease.session not in self._shelf.entries:
             self.complaints.append(f"{lease.session}: a superseded step freed the newer cache")
+        if not stale and reason is EvictionReason.TORN and lease.session in self._shelf.entries:
+            self.complaints.append(f"{lease.session}: kept though its step tore")
         self._end(lease)
         self._forget_absent()
         return abandoned
@@ -92,7 +94,10 @@ class AuditedStore(Store):
         self._judge_victims(before, session, now)
         self._forget_absent()
         self._touched[session] = now
-        self.check_integrity()
+        try:
+            self.check_integrity()
+        except AssertionError as broken:
+            self.complaints.append(f"{session}: integrity broken {broken}")
 
     def _judge_victims(self, before: set[SessionId], session: SessionId, now: float) -> None:
         present = self._shelf.entries

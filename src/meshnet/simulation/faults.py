@@ -31,10 +31,10 @@ class Faults:
 CALM = Faults(cancelled=0.1)
 STORM = Faults(
     lost=0.03,
-    duplicated=0.06,
+    duplicated=0.08,
     delay_max_s=0.05,
     slow=0.03,
-    out_of_memory=0.01,
+    out_of_memory=0.02,
     crash_every_s=3.0,
     pause_every_s=4.0,
     partition_every_s=5.0,

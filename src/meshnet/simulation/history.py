@@ -6,6 +6,7 @@ end for every generation, nothing emitted twice, nothing left behind.
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
 
 
@@ -26,3 +27,14 @@ class History:
     @property
     def complaints(self) -> tuple[str, ...]:
         return (*self.wrong, *self.unfinished, *self.violations)
+
+
+def broken(seed: int, error: Exception) -> History:
+    """The history of a seed that ended in an error nobody handled: a bug, or a deadlock."""
+    innermost: BaseException = error
+    while isinstance(innermost, BaseExceptionGroup):
+        innermost = innermost.exceptions[0]
+    frames = traceback.extract_tb(innermost.__traceback__)
+    where = f" in {frames[-1].name}, line {frames[-1].lineno}" if frames else ""
+    complaint = f"{type(innermost).__name__}: {innermost}{where}"
+    return History(seed, 0, 0, 0, 0, 0.0, wrong=(), unfinished=(), violations=(complaint,))

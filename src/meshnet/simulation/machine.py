@@ -22,26 +22,33 @@ S = TypeVar("S")
 
 
 class _Job:
-    """One function and whoever waits for it."""
+    """One function and whoever waits for it. It takes effect when it starts, and ends later."""
 
     def __init__(self, fn: Callable[[], Any], reply: asyncio.Future[Any]) -> None:
-        self.fn, self.reply = fn, reply
+        self._fn, self.reply = fn, reply
         self.started = False
+        self._value: Any = None
+        self._error: Exception | None = None
 
-    def work(self) -> None:
+    def start(self) -> None:
+        self.started = True
         try:
-            value = self.fn()
+            self._value = self._fn()
         except Exception as error:  # noqa: BLE001 - the device's boundary: the caller gets it
-            self.reply.set_exception(error)
+            self._error = error
+
+    def end(self) -> None:
+        if self._error is not None:
+            self.reply.set_exception(self._error)
         else:
-            self.reply.set_result(value)
+            self.reply.set_result(self._value)
 
 
 class SimCompute:
     """One device: runs one function after the other, each after virtual seconds.
 
     As on a thread, what has started runs to its end even if its caller was cancelled,
-    and the caller waits for that end.
+    and the caller waits for that end. Between a function's effect and its end others may act.
     """
 
     def __init__(self, rng: random.Random, *, step_max_s: float) -> None:
@@ -81,7 +88,8 @@ class SimCompute:
         if self._working or self._stopped or self._killed or not self._queue:
             return
         job = self._queue.popleft()
-        job.started = self._working = True
+        self._working = True
+        job.start()
         seconds = self._rng.uniform(0.0005, self._step_max_s)
         self.busy_s += seconds
         self._loop.call_later(seconds, self._finish, job)
@@ -93,7 +101,7 @@ class SimCompute:
             self._loop.call_later(0.01, self._finish, job)
             return
         self._working = False
-        job.work()
+        job.end()
         self._start_next()
 
 
@@ -164,7 +172,12 @@ class Machine(Generic[S]):
             if self._rng.random() < 0.7:
                 answer(HopLost(f"{self.node}: connection refused"))
             return
-        handler = self._tasks.create_task(self._serve(call, answer))
+        serving = self._serve(call, answer)
+        try:
+            handler = self._tasks.create_task(serving)
+        except RuntimeError:  # the world is ending on an error; do not add a warning to it
+            serving.close()
+            return
         self._handlers[handler] = None
         handler.add_done_callback(self._handlers.pop)
 

@@ -39,7 +39,7 @@ from meshnet.simulation.audit import Store, audited
 from meshnet.simulation.chaos import Chaos
 from meshnet.simulation.clients import Ending, Outcome, converse
 from meshnet.simulation.faults import Faults
-from meshnet.simulation.history import History
+from meshnet.simulation.history import History, broken
 from meshnet.simulation.loop import VirtualLoop, run
 from meshnet.simulation.machine import Machine, SimCompute
 from meshnet.simulation.network import Network
@@ -287,4 +287,7 @@ def simulate_plan(
         assert isinstance(loop, VirtualLoop)
         return world.history(world.network.delivered + loop.tasks_started, loop.time())
 
-    return run(main, seed)
+    try:
+        return run(main, seed)
+    except Exception as error:  # noqa: BLE001 - a campaign reports a seed that broke and goes on
+        return broken(seed, error)

@@ -1,0 +1,225 @@
+"""Wrong versions of the real code, each a small subclass, to show that the checkers see.
+
+A mutant replaces one part of a cluster (`Parts`). Nothing in the real code knows of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from meshnet.core.generation.machine import Generation
+from meshnet.core.generation.transcript import (
+    Emit,
+    GenerationAction,
+    GenerationEvent,
+    Refilling,
+    Replied,
+)
+from meshnet.core.protocol.messages import Refusal
+from meshnet.core.sessions import store as sessions_store
+from meshnet.core.sessions.entry import EvictionReason, SessionCacheEntry
+from meshnet.core.sessions.store import SessionCacheStore
+from meshnet.core.vocabulary import (
+    Activation,
+    LayerRange,
+    SampledToken,
+    SamplingParams,
+    SessionId,
+    ShardStep,
+)
+from meshnet.node.steps import Kept
+from meshnet.simulation.audit import ToyLease
+from meshnet.simulation.faults import CALM, STORM, Faults
+from meshnet.simulation.toy_shard import ToyShard, ToyState
+from meshnet.simulation.world import Parts
+
+Entry = SessionCacheEntry[Kept[ToyState]]
+Real = SessionCacheStore[Kept[ToyState]]
+
+
+class KeepsTornSession(Real):
+    """Keeps a session after a torn step: its length did not change, after all."""
+
+    def abandon(self, lease: ToyLease, reason: EvictionReason = EvictionReason.TORN) -> bool:
+        if reason is EvictionReason.TORN and lease.state is not None:
+            return self.withdraw(lease)
+        return super().abandon(lease, reason)
+
+
+class ChecksThenActs(Real):
+    """Checks the length when asked and never takes the lease into account."""
+
+    def _extensible(self, session: SessionId, *asked: Any) -> Entry:
+        entry = self._shelf.entries.get(session)
+        if entry is not None:
+            entry.lease = None
+        return super()._extensible(session, *asked)
+
+    def _leased(self, lease: ToyLease) -> Entry | None:
+        return self._shelf.entries.get(lease.session)
+
+
+class StaleAbandonFreesNewer(Real):
+    """Frees whatever the session holds now when a superseded step fails."""
+
+    def abandon(self, lease: ToyLease, reason: EvictionReason = EvictionReason.TORN) -> bool:
+        entry = self._shelf.entries.get(lease.session)
+        if entry is None:
+            return False
+        self._shelf.remove(entry, reason)
+        return True
+
+
+class EvictsMostRecentlyUsed(Real):
+    """Evicts the session that was used last."""
+
+    def _count_victim(self, now: float, *, anyone: bool) -> Any:
+        entries = self._shelf.entries.values()
+        used = {id(entry): entry.used_at for entry in entries}
+        newest = max(used.values(), default=0.0)
+        idle = [entry for entry in entries if anyone or not self._shelf.pinned(entry, now)]
+        for entry in idle:
+            entry.used_at = newest - used[id(entry)]
+        try:
+            return super()._count_victim(newest + self._shelf.pin_s, anyone=anyone)
+        finally:
+            for entry in entries:
+                entry.used_at = used[id(entry)]
+
+
+class AcceptsLongerSessions(Real):
+    """Takes a decode whenever the session is long enough: `<` in place of `!=`."""
+
+    def _extensible(
+        self,
+        session: SessionId,
+        layers: LayerRange,
+        past_length: int,
+        prefix: str | None,
+        attempt: int | None,
+    ) -> Entry:
+        entry = self._shelf.entries.get(session)
+        if entry is not None and past_length < entry.length:
+            past_length, prefix = entry.length, None
+        return super()._extensible(session, layers, past_length, prefix, attempt)
+
+
+class AcceptsOlderAttempts(Real):
+    """Computes a late prefill of an attempt that is over."""
+
+    def prefill(self, session: SessionId, **asked: Any) -> ToyLease:
+        with (
+            patch.object(sessions_store, "_refuse_older", _refuse_nothing),
+            patch.object(sessions_store, "_refuse_duplicate", _refuse_nothing),
+        ):
+            return super().prefill(session, **asked)
+
+
+class PinsForever(Real):
+    """A session that was ever touched stays pinned until somebody releases it."""
+
+    def __init__(self, *, pin_s: float, **limits: Any) -> None:
+        super().__init__(pin_s=limits["ttl_s"], **limits)
+
+
+class TrustsReleaseHints(Real):
+    """Lets sessions go only when their head says so."""
+
+    def __init__(self, *, ttl_s: float, **limits: Any) -> None:
+        super().__init__(ttl_s=1e9, **limits)
+
+
+class ForgetsTailHistory(ToyShard):
+    """A refill's tail remembers the prompt only: what was generated is lost from its history."""
+
+    def run(self, step: ShardStep, state: ToyState | None) -> Activation | SampledToken | None:
+        prompt_length = step.sampling.prompt_length
+        if step.past_length == 0 < step.layers.start and step.length > prompt_length > 0:
+            step = replace(step, tokens=step.tokens[:prompt_length])
+        return super().run(step, state)
+
+
+class DrawsFromRunningGenerator(ToyShard):
+    """Draws from a generator that goes on from token to token, seeded once per shard."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._generator = random.Random(0)
+
+    def _draw(
+        self, row: int, position: int, history: Sequence[int], sampling: SamplingParams
+    ) -> SampledToken:
+        running = replace(sampling, seed=self._generator.getrandbits(64))
+        return super()._draw(row, position, history, running)
+
+
+class TrustsSilentHops(Generation):
+    """Takes an answer without a confirmed length for a confirmation."""
+
+    def handle(self, event: GenerationEvent, now: float) -> list[GenerationAction]:
+        if isinstance(event, Replied) and not isinstance(event.reply, Refusal):
+            asking = self._open_question(event.ref)
+            if asking is not None and event.reply.cached is None:
+                reply = replace(event.reply, cached=asking.step.length_after)
+                event = replace(event, reply=reply)
+        return super().handle(event, now)
+
+
+class EmitsTwiceAfterRefill(Generation):
+    """Emits the last token again when its session is filled again."""
+
+    _last: Emit | None = None
+
+    def handle(self, event: GenerationEvent, now: float) -> list[GenerationAction]:
+        actions = super().handle(event, now)
+        for action in actions:
+            if isinstance(action, Emit):
+                self._last = action
+        again = [self._last] if self._last and any(map(_is_refill, actions)) else []
+        return [*again, *actions]
+
+
+def _is_refill(action: GenerationAction) -> bool:
+    return isinstance(action, Refilling)
+
+
+def _refuse_nothing(*_: object) -> None:
+    """Any attempt is welcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A wrong part, and the faults that bring it to light."""
+
+    name: str
+    parts: Parts
+    faults: Faults = STORM
+
+
+DOUBLING = Faults(duplicated=0.3, out_of_memory=0.1)
+"""A second copy of a decode finds what the first one left behind."""
+
+TEARING = replace(STORM, out_of_memory=0.4, pause_every_s=0.7, crash_every_s=0.0)
+"""Steps fail while processes stop, so that a newer prefill overtakes a step about to fail."""
+
+DYING_HEADS = Faults(lost=0.03, head_crash=1.0)
+"""Nobody releases a dead head's sessions, and no node restarts and forgets them."""
+
+MUTANTS = (
+    Mutant("keep after a torn step", Parts(store=KeepsTornSession), DOUBLING),
+    Mutant("check-then-act", Parts(store=ChecksThenActs)),
+    Mutant("stale abandon frees the new cache", Parts(store=StaleAbandonFreesNewer), TEARING),
+    Mutant("LRU order", Parts(store=EvictsMostRecentlyUsed)),
+    Mutant("`!=` weakened", Parts(store=AcceptsLongerSessions), DOUBLING),
+    Mutant("late prefill of an old attempt", Parts(store=AcceptsOlderAttempts)),
+    Mutant("old middle node trusted", Parts(generation=TrustsSilentHops), CALM),
+    Mutant("pin without expiry", Parts(store=PinsForever), DYING_HEADS),
+    Mutant("tail history lost on refill", Parts(shard=ForgetsTailHistory)),
+    Mutant("running generator", Parts(shard=DrawsFromRunningGenerator), CALM),
+    Mutant("release hint trusted", Parts(store=TrustsReleaseHints)),
+    Mutant("token emitted twice after a refill", Parts(generation=EmitsTwiceAfterRefill)),
+)
