@@ -32,7 +32,7 @@ from meshnet.node.service import NodeService
 from meshnet.node.shards import NodeLimits
 from meshnet.simulation.machine import SimCompute
 from meshnet.simulation.old_node import OldNode
-from meshnet.simulation.toy_shard import TOY_MODEL, ToyShard, ToyState
+from meshnet.simulation.toy_shard import TOY_MODEL, ToyShard, ToyState, oracle
 from meshnet.telemetry.events import Record
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
@@ -199,3 +199,8 @@ async def collect(head: Head, asked: GenerationRequest) -> tuple[tuple[int, ...]
                 finish = item
     assert finish is not None
     return tuple(tokens), finish
+
+
+def expected(asked: GenerationRequest) -> tuple[int, ...]:
+    """What the unsplit model draws."""
+    return oracle(asked.prompt, asked.sampling, asked.tokens_max, LAYERS_TOTAL, asked.stop_ids)

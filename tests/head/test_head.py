@@ -7,13 +7,13 @@ from contextlib import aclosing
 
 import pytest
 from tests.head.cluster import (
-    LAYERS_TOTAL,
     PROMPT,
     A,
     B,
     C,
     Cluster,
     collect,
+    expected,
     request,
     running,
 )
@@ -25,19 +25,12 @@ from meshnet.core.vocabulary import HopLost, LayerRange, NodeId, SamplingParams
 from meshnet.head import (
     FailureCode,
     GenerationFailed,
-    GenerationRequest,
-    Head,
     HeadLimits,
     TokenEvent,
 )
 from meshnet.node.service import NodeService
 from meshnet.simulation.loop import run
-from meshnet.simulation.toy_shard import oracle
 from meshnet.telemetry.events import Event, GenerationFinished
-
-
-def expected(asked: GenerationRequest) -> tuple[int, ...]:
-    return oracle(asked.prompt, asked.sampling, asked.tokens_max, LAYERS_TOTAL, asked.stop_ids)
 
 
 def test_three_nodes_generate_what_the_unsplit_model_does():
@@ -281,246 +274,6 @@ def test_a_slow_consumer_slows_its_generation_and_loses_nothing():
 
         assert tuple(seen) == expected(asked)
         assert len(cluster.forwards) == 3 * 3
-
-    run(main, 0)
-
-
-# --- leaving and releasing ------------------------------------------------------------------------
-
-
-def test_leaving_after_three_tokens_asks_no_further_step_and_frees_every_node():
-    async def main():
-        cluster = Cluster()
-        async with running(cluster) as head:
-            async with aclosing(head.generate(request(tokens_max=500))) as items:
-                for _ in range(3):
-                    await anext(items)
-            asked = len(cluster.forwards)
-            await asyncio.sleep(10.0)
-
-            assert len(cluster.forwards) == asked == 3 * 3
-            assert cluster.sessions() == 0
-            assert head.counters.cancelled == 1
-
-    run(main, 0)
-
-
-def test_cancelling_during_the_prefill_cancels_the_hop_in_flight_and_frees_every_node():
-    async def main():
-        cluster = Cluster()
-        reached = asyncio.Event()
-
-        async def hang(hop: NodeId, sent: ForwardRequest) -> None:
-            if hop == B:
-                reached.set()
-                await asyncio.get_running_loop().create_future()
-
-        cluster.before_forward = hang
-        async with running(cluster) as head:
-            async with asyncio.TaskGroup() as tasks:
-                chat = tasks.create_task(collect(head, request()))
-                await reached.wait()
-                chat.cancel()
-            assert cluster.in_flight == 0
-            await asyncio.sleep(1.0)
-
-            assert cluster.sessions() == 0
-            assert [asked.node for asked in cluster.forwards] == [A, B]
-            assert sorted(node for node, _ in cluster.releases) == [A, B, C]
-
-    run(main, 0)
-
-
-async def all_endings(head: Head, cluster: Cluster) -> None:
-    """One generation for each way to end: success, left early, left at the last token, failure."""
-    await collect(head, request())
-    async with aclosing(head.generate(request())) as items:
-        await anext(items)
-    async with aclosing(head.generate(request(tokens_max=1))) as items:
-        await anext(items)
-
-    async def hang(hop: NodeId, sent: ForwardRequest) -> None:
-        await asyncio.get_running_loop().create_future()
-
-    cluster.before_forward = hang
-    with pytest.raises(GenerationFailed):
-        await collect(head, request(deadline_s=2.0))
-
-
-@pytest.mark.parametrize("hints_are_lost", [False, True])
-def test_every_ending_releases_every_node_exactly_once(hints_are_lost: bool):
-    async def main():
-        cluster = Cluster()
-        cluster.hints_are_lost = hints_are_lost
-        async with running(cluster) as head:
-            await all_endings(head, cluster)
-            await asyncio.sleep(1.0)
-            counters = head.counters
-
-        assert (counters.started, counters.holds, counters.releases) == (4, 4, 4)
-        assert (counters.finished, counters.failed, counters.cancelled) == (2, 1, 1)
-        assert len(cluster.releases) == len(set(cluster.releases)) == 4 * 3
-
-    run(main, 0)
-
-
-def test_the_client_does_not_wait_for_the_release():
-    async def main():
-        cluster = Cluster()
-        cluster.hint_s = 1.5
-        async with running(cluster) as head:
-            _, finish = await collect(head, request())
-            ended_at = asyncio.get_running_loop().time()
-
-            assert ended_at < 1.0
-            assert finish.duration_s < 1.0
-        assert asyncio.get_running_loop().time() >= 1.5
-
-    run(main, 0)
-
-
-# --- places ---------------------------------------------------------------------------------------
-
-
-async def chats(head: Head, first: int, count: int) -> list[int]:
-    """Chat `count` times at once; return who finished, in that order, all with right tokens."""
-    order: list[int] = []
-
-    async def chat(number: int) -> None:
-        asked = request((number, 2, 3))
-        tokens, _ = await collect(head, asked)
-        assert tokens == expected(asked)
-        order.append(number)
-
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(first, first + count):
-            tasks.create_task(chat(number))
-    return order
-
-
-def test_more_chats_than_places_wait_their_turn_and_cost_one_prefill_each():
-    async def main():
-        cluster = Cluster(sessions_max=1)
-        async with running(cluster) as head:
-            order = await chats(head, 0, 6)
-
-            assert order == [0, 1, 2, 3, 4, 5]
-            assert head.counters.prefills == 6
-            assert head.counters.refills.total() == 0
-
-    run(main, 0)
-
-
-def test_two_heads_that_name_the_nodes_in_opposite_orders_all_finish():
-    async def main():
-        cluster = Cluster(sessions_max=2)
-        async with (
-            running(cluster, name="h0") as one,
-            running(cluster, name="h1") as other,
-            asyncio.TaskGroup() as tasks,
-        ):
-            tasks.create_task(chats(one, 0, 6))
-            tasks.create_task(chats(other, 10, 6))
-
-        assert one.counters.finished == other.counters.finished == 6
-        assert one.counters.prefills + other.counters.prefills <= 24
-
-    run(main, 0)
-
-
-def test_with_every_hint_lost_places_return_by_themselves():
-    async def main():
-        cluster = Cluster(sessions_max=1, pin_s=5.0)
-        cluster.hints_are_lost = True
-        async with running(cluster) as head:
-            order = await chats(head, 0, 3)
-
-        assert order == [0, 1, 2]
-
-    run(main, 0)
-
-
-def test_beyond_its_bound_the_queue_refuses_at_once():
-    async def main():
-        cluster = Cluster(sessions_max=1)
-        limits = HeadLimits(waiting_max=1)
-        async with running(cluster, limits=limits) as head:
-            async with aclosing(head.generate(request(tokens_max=50))) as holding:
-                await anext(holding)
-                async with asyncio.TaskGroup() as tasks:
-                    front = tasks.create_task(collect(head, request()))
-                    behind = tasks.create_task(collect(head, request()))
-                    await asyncio.sleep(0.01)
-                    before = asyncio.get_running_loop().time()
-                    with pytest.raises(GenerationFailed) as failed:
-                        await collect(head, request())
-                    assert asyncio.get_running_loop().time() == before
-                    await holding.aclose()
-
-            assert failed.value.code is FailureCode.OVERLOADED
-            assert failed.value.retry_after_s is not None
-            assert front.result()[0] == behind.result()[0] == expected(request())
-
-    run(main, 0)
-
-
-def test_a_request_that_gets_no_place_in_its_time_hears_of_overload():
-    async def main():
-        cluster = Cluster(sessions_max=1, pin_s=500.0)
-        async with running(cluster) as head, aclosing(head.generate(request())) as holding:
-            await anext(holding)
-            with pytest.raises(GenerationFailed) as failed:
-                await collect(head, request(deadline_s=4.0))
-
-        assert failed.value.code is FailureCode.OVERLOADED
-        assert set(cluster.reserves) <= set(cluster.releases)
-
-    run(main, 0)
-
-
-def test_a_node_that_dies_while_places_are_asked_for_is_waited_for():
-    async def main():
-        cluster = Cluster()
-        async with running(cluster) as head:
-            cluster.down.add(B)
-            asyncio.get_running_loop().call_later(3.0, cluster.boot, B)
-            tokens, finish = await collect(head, request())
-
-        assert tokens == expected(request())
-        assert finish.refills == 0
-
-    run(main, 0)
-
-
-def test_a_request_behind_the_front_is_refused_when_its_time_is_over():
-    async def main():
-        cluster = Cluster(sessions_max=1, pin_s=500.0)
-        async with running(cluster) as head, aclosing(head.generate(request())) as holding:
-            await anext(holding)
-            async with asyncio.TaskGroup() as tasks:
-                front = tasks.create_task(collect(head, request(deadline_s=50.0)))
-                await asyncio.sleep(0.01)
-                with pytest.raises(GenerationFailed) as failed:
-                    await collect(head, request(deadline_s=2.0))
-                assert head.waiting == 0
-                await holding.aclose()
-
-        assert failed.value.code is FailureCode.OVERLOADED
-        assert front.result()[0] == expected(request())
-
-    run(main, 0)
-
-
-def test_hints_of_generations_that_outlive_their_head_are_dropped():
-    async def main():
-        cluster = Cluster()
-        async with running(cluster) as head:
-            items = head.generate(request())
-            await anext(items)
-        await items.aclose()
-
-        assert cluster.releases == []
-        assert head.counters.releases == 1
 
     run(main, 0)
 

@@ -78,7 +78,6 @@ class TokenSequence:
         """Trust the caches no more than `use` from now on."""
         if use.value > self._use.value:
             self._use = use
-            self.forget_cached()
 
     def forget_cached(self) -> None:
         self._digest = PrefixDigest()
