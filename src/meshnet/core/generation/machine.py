@@ -223,8 +223,6 @@ class Generation:
             case _:
                 return []
 
-    # --- answers ------------------------------------------------------------------------------
-
     def _answered(self, asking: Asking, reply: ActivationReply | TokenReply, now: float) -> Actions:
         step, request = asking.step, asking.forward.request
         if request.mode is not Mode.STATELESS and reply.cached != step.length_after:
