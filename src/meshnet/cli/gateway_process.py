@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from meshnet.cli.composition import Composition, composed
+from meshnet.cli.machine import is_loopback
 from meshnet.cli.models import load_text, resolve_model
 from meshnet.cli.options import print_ready
 from meshnet.cli.report import NodeReport, as_json, report_of
@@ -38,7 +39,17 @@ def run_gateway(settings: Settings, urls: Sequence[str], *, as_json: bool) -> No
     nodes = {f"node-{place}": _node_url(url) for place, url in enumerate(urls, start=1)}
     if len(set(nodes.values())) < len(nodes):
         raise SettingsError(f"--node: expected different URLs, got {', '.join(urls)}")
+    refuse_exposed(settings)
     run_loop(lambda: _serve(settings, nodes, as_json))
+
+
+def refuse_exposed(settings: Settings) -> None:
+    """Raise SettingsError if others could use the API without a key."""
+    if not is_loopback(settings.host) and not settings.api_keys:
+        raise SettingsError(
+            f"--host {settings.host}: an API beyond loopback needs MESHNET_API_KEYS, "
+            "the keys its clients will send"
+        )
 
 
 def _node_url(url: str) -> str:

@@ -16,6 +16,7 @@ from meshnet.cli.machine import cores, free_memory_bytes
 from meshnet.cli.settings import ENVIRONMENT_PREFIX, Settings
 from meshnet.core.routing import parse_split, partition
 from meshnet.core.vocabulary import LayerRange
+from meshnet.engine.models.depth import depth
 from meshnet.engine.models.pull import LocalModel
 from meshnet.mesh.launcher import ChildSpec, LocalLauncher
 from meshnet.mesh.restart import RestartPolicy
@@ -30,11 +31,7 @@ def split_layers(source: LocalModel, *, nodes: int, split: str | None) -> tuple[
 
     Raises BadField, ModelError.
     """
-    from meshnet.engine.checkpoint import read_config
-    from meshnet.engine.identity import inseparable_layers
-    from meshnet.engine.loading import layers_total
-
-    total, runs = layers_total(source.path), inseparable_layers(read_config(source.path))
+    total, runs = depth(source.path)
     if split is not None:
         return parse_split(split, total, runs)
     return partition(total, nodes, inseparable=runs)
@@ -67,14 +64,15 @@ def _spec(name: str, layers: LayerRange, environment: dict[str, str]) -> ChildSp
 def _environment(settings: Settings, *, nodes: int) -> dict[str, str]:
     """Return a child's environment: this one, with every setting of ours made explicit."""
     threads = settings.threads or threads_each(cores=cores(), nodes=nodes)
-    kv_max_bytes = settings.kv_max_bytes or max(1, free_memory_bytes() // 2 // nodes)
     own = {
         f"{ENVIRONMENT_PREFIX}{name.upper()}": _text(value)
         for name, value in settings
         if value is not None and value != ()
     }
     own[f"{ENVIRONMENT_PREFIX}THREADS"] = str(threads)
-    own[f"{ENVIRONMENT_PREFIX}KV_MAX_BYTES"] = str(kv_max_bytes)
+    if settings.kv_max_bytes is None and settings.device == "cpu":
+        # Each node would claim half of the memory that all of them share.
+        own[f"{ENVIRONMENT_PREFIX}KV_MAX_BYTES"] = str(max(1, free_memory_bytes() // 2 // nodes))
     return {
         **os.environ,
         **own,

@@ -114,7 +114,7 @@ class _Node:
             shards=(),
             compute=self._compute,
             limits=NodeLimits(
-                kv_bytes_max=settings.kv_max_bytes or max(1, free_memory_bytes() // 2),
+                kv_bytes_max=settings.kv_max_bytes or max(1, _free_bytes(settings.device) // 2),
                 sessions_max=settings.kv_max_sessions,
                 ttl_s=settings.kv_ttl_seconds,
                 pin_s=min(5.0, settings.kv_ttl_seconds),
@@ -181,6 +181,17 @@ class _Node:
                 load_s=time.monotonic() - started,
             )
         )
+
+
+def _free_bytes(device: str) -> int:
+    """Return what is free where the caches will live."""
+    if not device.startswith("cuda"):
+        return free_memory_bytes()
+    import torch
+
+    if not torch.cuda.is_available():
+        raise SettingsError(f"device {device}: torch finds no CUDA device here")
+    return int(torch.cuda.mem_get_info(device)[0])
 
 
 def _set_threads(threads: int) -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 
 from meshnet.cli.composition import RESTART_WAIT_S, composed
-from meshnet.cli.gateway_process import gateway_telemetry, serve_api
+from meshnet.cli.gateway_process import gateway_telemetry, refuse_exposed, serve_api
 from meshnet.cli.local_nodes import local_launcher, split_layers
 from meshnet.cli.models import load_text, resolve_model
 from meshnet.cli.options import print_ready
@@ -20,6 +20,7 @@ from meshnet.mesh.launcher import LocalLauncher
 
 def up(settings: Settings, *, nodes: int, split: str | None, as_json: bool) -> None:
     """Run a mesh on this machine. Raises MeshnetError."""
+    refuse_exposed(settings)
     if settings.port:
         # A taken port is told now, not after the nodes have loaded.
         bind(settings.host, settings.port).close()
