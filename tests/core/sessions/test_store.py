@@ -539,6 +539,17 @@ def test_an_adr_0022_head_takes_bytes_of_the_least_recently_used_pinned_or_not()
     assert store.evictions == {EvictionReason.BYTES: 1}
 
 
+def test_an_adr_0022_head_takes_the_bytes_of_all_if_it_needs_them():
+    store = Held(sessions_max=8, bytes_max=10)
+    store.cache("idle", 0.0, tokens=4)
+    running = store.start("running", 0.1, tokens=4)
+
+    store.cache("old head", 0.2, tokens=10, wire=0)
+
+    assert store.lengths(0.2) == {"old head": 10}
+    assert not store.end(running, 0.3)
+
+
 def test_bytes_come_first_from_unpinned_sessions_the_least_recently_used_first():
     store = Held(sessions_max=8, bytes_max=10)
     store.cache("a", 0.0, tokens=3)
