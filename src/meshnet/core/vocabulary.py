@@ -277,6 +277,8 @@ class Route:
     hops: tuple[Hop, ...]
     kv_cache: bool = True
     multi_token: bool = True
+    fingerprint: str = ""
+    """Of the model on all its hops; a generation never changes it half-way."""
 
     def __post_init__(self) -> None:
         check_cover([hop.layers for hop in self.hops])

@@ -66,7 +66,7 @@ class Calls:
         for node in avoid:
             self._directory.suspect(node)
         await self._directory.refresh()
-        found = self._directory.route(self._model, avoid)
+        found = self._directory.route(self._model, avoid, asked.fingerprint)
         if isinstance(found, Route):
             return Rerouted(found)
         return NoRoute(f"{asked.reason}; {found}")

@@ -61,12 +61,14 @@ class Directory:
     def inventory(self) -> Inventory:
         return Inventory(dict(self._known), self.suspects())
 
-    def route(self, model: ModelId, avoid: Collection[NodeId] = ()) -> Route | NoRoute:
+    def route(
+        self, model: ModelId, avoid: Collection[NodeId] = (), fingerprint: str | None = None
+    ) -> Route | NoRoute:
         """Return the best route known now; one through `avoid` only where there is no other."""
         inventory = self.inventory()
-        found = find_route(inventory, model, avoid)
+        found = find_route(inventory, model, avoid, fingerprint)
         if isinstance(found, NoRoute) and avoid:
-            found = find_route(inventory, model)
+            found = find_route(inventory, model, (), fingerprint)
         if isinstance(found, NoRoute) or self._kv_cache:
             return found
         return replace(found, kv_cache=False)

@@ -69,6 +69,7 @@ def route_of(
         ),
         kv_cache=kv_cache,
         multi_token=multi_token,
+        fingerprint="weights",
     )
 
 

@@ -101,7 +101,7 @@ def test_a_lost_hop_is_routed_around_and_refilled():
     talk.step(token=7)
     lost = talk.open.hop
 
-    assert talk.lose() == [Reroute(lost, "node0: connection reset")]
+    assert talk.lose() == [Reroute(lost, "node0: connection reset", "weights")]
     talk.tell(Rerouted(route_of(2, prefix="other")))
 
     assert talk.open.hop.node == "other0"
@@ -152,7 +152,7 @@ def test_a_hop_that_serves_something_else_now_is_not_called_lost():
 
     actions = talk.reply(Refusal(Code.NOT_FOUND, "holds layers 4-6"))
 
-    assert actions == [Reroute(None, "holds layers 4-6")]
+    assert actions == [Reroute(None, "holds layers 4-6", "weights")]
 
 
 def test_a_node_with_a_bug_counts_as_a_lost_hop():

@@ -260,3 +260,19 @@ def serving(known: Inventory, hop: Hop) -> ShardDescription:
     (holding,) = described.shards
     assert holding.layers.holds(hop.layers)
     return holding
+
+
+def test_a_running_generation_is_routed_over_its_own_weights_only():
+    """Nodes upgraded to other weights in the meantime may not continue its text."""
+    old = [node("a", shard(0, 4, fingerprint="old")), node("b", shard(4, 8, fingerprint="old"))]
+    new = node("c", shard(0, 8, fingerprint="new"))
+
+    best = find_route(inventory(*old, new), MODEL)
+    same = find_route(inventory(*old, new), MODEL, fingerprint="old")
+    gone = find_route(inventory(old[0], new), MODEL, fingerprint="old")
+
+    assert isinstance(best, Route)
+    assert best.fingerprint == "new"
+    assert isinstance(same, Route)
+    assert [hop.node for hop in same.hops] == ["a", "b"]
+    assert gone == NoRoute(MODEL, (LayerRange(4, 8),))

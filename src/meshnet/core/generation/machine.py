@@ -312,7 +312,7 @@ class Generation:
         exhausted = self._spend(now)
         if exhausted is not None:
             return self._end([Fail(FailureCode.UPSTREAM, f"{exhausted}; last: {why}")])
-        ask = Reroute(lost, why)
+        ask = Reroute(lost, why, self._route.fingerprint or None)
         # A second loss in a row waits first: a node that dies on every step is not hammered.
         repeated = self._budget.streak - 2
         if repeated < 0:

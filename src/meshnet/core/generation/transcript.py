@@ -173,6 +173,8 @@ class Reroute:
 
     lost: Hop | None
     reason: str
+    fingerprint: str | None = None
+    """Of the weights that the tokens so far came from: no others may continue them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,10 +81,20 @@ class _Way:
 
 
 def find_route(
-    inventory: Inventory, model: ModelId, avoid: Collection[NodeId] = ()
+    inventory: Inventory,
+    model: ModelId,
+    avoid: Collection[NodeId] = (),
+    fingerprint: str | None = None,
 ) -> Route | NoRoute:
-    """Return the best route over the ready nodes outside `avoid`, or what is missing for one."""
-    kinds = _by_kind(_holdings(inventory, model, avoid))
+    """Return the best route over the ready nodes outside `avoid`, or what is missing for one.
+
+    `fingerprint`: only shards of exactly these weights and this tokenizer.
+    """
+    kinds = [
+        holdings
+        for holdings in _by_kind(_holdings(inventory, model, avoid))
+        if fingerprint in (None, holdings[0].shard.fingerprint)
+    ]
     ways = [way for holdings in kinds if (way := _best_way(holdings)) is not None]
     if not ways:
         missing = [_missing(holdings) for holdings in kinds]
@@ -96,6 +106,7 @@ def find_route(
         hops=best.hops,
         kv_cache=all(capability.kv_cache for capability in capabilities),
         multi_token=all(capability.multi_token for capability in capabilities),
+        fingerprint=best.holdings[0].shard.fingerprint,
     )
 
 
