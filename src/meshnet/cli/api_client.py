@@ -25,16 +25,17 @@ class ApiError(MeshnetError):
 
 
 class ApiClient:
-    """One gateway; use as a context manager."""
+    """One gateway; use as a context manager. Raises ApiError for a URL that is none."""
 
     def __init__(self, url: str, key: str | None) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
-        self._http = httpx2.Client(
-            base_url=self.url,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=httpx2.Timeout(SILENCE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-            trust_env=False,
-        )
+        with self._told():
+            self._http = httpx2.Client(
+                base_url=self.url,
+                headers={"Authorization": f"Bearer {key}"} if key else {},
+                timeout=httpx2.Timeout(SILENCE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+                trust_env=False,
+            )
 
     def __enter__(self) -> ApiClient:
         return self

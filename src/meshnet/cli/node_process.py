@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from meshnet.cli.machine import cores, free_memory_bytes, is_loopback
 from meshnet.cli.models import dtype_of, resolve_model
 from meshnet.cli.options import print_ready
-from meshnet.cli.serving import bind, run_loop, serve, stop_on_signals, url_of
+from meshnet.cli.serving import bind, run_loop, stop_on_signals, url_of
 from meshnet.cli.settings import Settings, SettingsError
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.vocabulary import LayerRange, MeshnetError, ModelId, NodeId
@@ -36,6 +36,7 @@ from meshnet.node.shards import NodeLimits
 from meshnet.telemetry.events import ProcessReady, ShardFailed, ShardLoaded
 from meshnet.telemetry.sink import Telemetry
 from meshnet.wire.http_server import node_app
+from meshnet.wire.serving import serve_socket
 
 if TYPE_CHECKING:
     from meshnet.engine.shard import TorchModelShard
@@ -127,20 +128,22 @@ class _Node:
         self._service.ready = False
 
     async def run(self) -> None:
-        token = self._settings.mesh_token
+        secret = self._settings.mesh_token
+        token = None if secret is None else secret.get_secret_value()
         app = node_app(
             self._service,
             limits=Limits(),
-            token=None if token is None else token.get_secret_value(),
+            token=token,
             metrics=self._telemetry.metrics.exposition,
         )
         try:
             with unwrapped(), stop_on_signals() as stop:
                 async with asyncio.TaskGroup() as group:
-                    serving = group.create_task(serve(app, self._listener, stop))
+                    serving = group.create_task(serve_socket(app, self._listener, token=token))
                     loading = group.create_task(self._load())
-                    await serving
+                    await stop.wait()
                     self._service.ready = False
+                    serving.cancel()
                     loading.cancel()
         finally:
             self._compute.close(STOP_DEADLINE_S)

@@ -1,9 +1,8 @@
-"""One HTTP server in this process, and when it stops.
+"""Where a process listens, when it stops, and the event loop it runs on.
 
 Invariants
     * the port is bound before anything is loaded, so a taken port is told at once;
-    * the first SIGINT or SIGTERM asks to stop, a second one ends the process as usual;
-    * whatever still streams at the end gets `GRACE_S`, no more.
+    * the first SIGINT or SIGTERM asks to stop, a second one ends the process as usual.
 """
 
 from __future__ import annotations
@@ -16,15 +15,10 @@ import socket
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
-import uvicorn
-
 from meshnet.core.vocabulary import MeshnetError
 
 T = TypeVar("T")
 
-GRACE_S = 3
-KEEP_ALIVE_S = 330
-"""Longer than our client keeps an idle connection, so that it is the client who closes it."""
 BACKLOG = 512
 
 
@@ -58,39 +52,6 @@ def url_of(listener: socket.socket) -> str:
         if ":" in shown and "[" not in shown
         else f"http://{shown}:{port}"
     )
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its own signal handlers: the process has one owner of signals."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-async def serve(app: Any, listener: socket.socket, stop: asyncio.Event) -> None:
-    """Answer requests until `stop` is set."""
-    server = _Server(
-        uvicorn.Config(
-            app,
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=GRACE_S,
-        )
-    )
-
-    async def watch() -> None:
-        await stop.wait()
-        server.should_exit = True
-
-    async with asyncio.TaskGroup() as group:
-        watching = group.create_task(watch())
-        await server.serve(sockets=[listener])
-        watching.cancel()
 
 
 @contextlib.contextmanager

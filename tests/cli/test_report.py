@@ -1,0 +1,67 @@
+import io
+
+from rich.console import Console
+
+from meshnet.cli.report import as_json, bytes_text, from_json, print_table, report_of
+from meshnet.core.vocabulary import (
+    Capabilities,
+    DType,
+    KVBytes,
+    LayerRange,
+    ModelId,
+    NodeDescription,
+    NodeId,
+    ShardDescription,
+)
+
+
+def shard(start: int, stop: int) -> ShardDescription:
+    return ShardDescription(
+        model=ModelId("m"), fingerprint="f", layers=LayerRange(start, stop), layers_total=30,
+        dtype=DType.FP32, hidden_size=64, vocab_size=100, context_length=512,
+        capabilities=Capabilities(True, True), kv_bytes=KVBytes(512), weight_bytes=254_900_000,
+        bytes_read=254_800_000, arithmetic="a",
+    )  # fmt: skip
+
+
+def node(*shards: ShardDescription, compute_s: float = 1.0) -> NodeDescription:
+    return NodeDescription(
+        node=NodeId("http://127.0.0.1:40001"), wire=1, pid=12345, ready=True, shards=shards,
+        sessions=1, sessions_max=8, kv_bytes=1_600_000, kv_bytes_max=2**30, compute_s=compute_s,
+        steps=3,
+    )  # fmt: skip
+
+
+def test_a_report_reads_back_what_it_wrote():
+    reports = (report_of("node-1", "http://127.0.0.1:40001", node(shard(0, 10))),)
+
+    assert from_json(as_json(reports)) == reports
+    assert as_json(reports)[0]["layers"] == [0, 10]
+
+
+def test_a_table_fits_a_narrow_terminal_uncut():
+    reports = [
+        report_of("node-10", "http://127.0.0.1:40001", node(shard(0, 10))),
+        report_of("node-11", "http://127.0.0.1:40002", node(shard(10, 30), compute_s=3.0)),
+    ]
+    out = io.StringIO()
+
+    print_table(Console(file=out, width=80), reports, urls=True)
+
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 3
+    assert "…" not in out.getvalue()
+    assert "10-29" in lines[2]
+    assert "75 %" in lines[2]
+
+
+def test_a_node_that_still_loads_is_shown_as_such():
+    out = io.StringIO()
+
+    print_table(Console(file=out, width=80), [report_of("n", "http://h:1", node())], urls=False)
+
+    assert "none yet" in out.getvalue()
+
+
+def test_sizes_are_told_with_one_decimal_and_a_unit():
+    assert [bytes_text(n) for n in (999, 1500, 254_900_000)] == ["999 B", "1.5 kB", "254.9 MB"]
