@@ -201,6 +201,17 @@ async def test_an_answer_that_is_none_is_a_lost_hop_that_names_the_node(kind):
             await hops.forward(NODE, decode(), timeout_s=10)
 
 
+async def test_a_redirect_is_not_followed_even_to_a_node():
+    service = EchoService()
+    async with serving(service) as target:
+        moved = http("307 Temporary Redirect", Location=f"{target}/forward")
+        async with stranger(answering(moved)) as url, client(url) as hops:
+            with pytest.raises(HopLost, match="307"):
+                await hops.forward(NODE, decode(), timeout_s=10)
+
+    assert service.seen == []
+
+
 async def test_an_endless_answer_is_cut_at_the_limit():
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

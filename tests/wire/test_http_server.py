@@ -119,7 +119,43 @@ async def test_half_a_body_reaches_no_service():
     assert service.seen == []
 
 
-async def test_a_request_head_without_end_is_cut_off():
+async def test_half_of_a_body_in_chunks_reaches_no_service_though_it_could_be_read():
+    head = b"POST /forward HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    service = EchoService()
+    async with serving(service) as url:
+        answer = await spoken(url, head, b"20\r\n" + bytes(32) + b"\r\n", end=True)
+
+    assert answer is None
+    assert service.seen == []
+
+
+async def test_a_body_a_little_over_the_limit_is_refused_and_the_connection_lives():
+    async with serving(EchoService()) as url:
+        answer = await spoken(url, post({}, b"", length=5 * 2**20))
+
+    assert answer is not None
+    assert (answer.status, answer.closed) == (413, False)
+
+
+async def test_a_reservation_of_ten_gigabytes_is_refused_before_it_is_read():
+    head = f"PUT /sessions/s HTTP/1.1\r\nHost: x\r\nContent-Length: {10 * 2**30}\r\n\r\n"
+    async with serving(EchoService()) as url:
+        answer = await spoken(url, head.encode())
+
+    assert answer is not None
+    assert (answer.status, answer.closed) == (413, True)
+
+
+async def test_a_connection_that_says_nothing_is_closed_when_its_time_is_over(monkeypatch):
+    monkeypatch.setattr("meshnet.wire.http_bounds.HEAD_TIMEOUT_S", 0.05)
+
+    async with serving(EchoService()) as url:
+        assert await spoken(url) is None
+        assert await spoken(url, b"GET /node HTTP/1.1\r\nX-A: ") is None
+
+
+async def test_a_request_head_without_end_is_cut_off(monkeypatch):
+    monkeypatch.setattr("meshnet.wire.http_bounds.HEAD_TIMEOUT_S", 3600.0)
     async with serving(EchoService()) as url:
         answer = await spoken(url, b"GET /node HTTP/1.1\r\nX-A: ", *[b"a" * 1024] * 300)
         after = await spoken(url, request("GET", "/node"))

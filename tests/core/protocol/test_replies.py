@@ -154,6 +154,13 @@ def test_an_answer_that_cannot_be_read_is_a_lost_hop(headers, body):
         decode_reply(200, headers, body, DECODE, LIMITS)
 
 
+def test_a_token_over_the_json_limit_is_a_lost_hop():
+    body = json.dumps({"text": "a" * LIMITS.json_bytes, "token_id": 5}).encode()
+
+    with pytest.raises(HopLost, match="JSON of at most"):
+        decode_reply(200, JSON, body, DECODE, LIMITS)
+
+
 def test_ids_alone_asked_of_a_node_that_does_not_describe_its_answer_is_a_lost_hop():
     with pytest.raises(HopLost, match="dtype"):
         decode_reply(200, OCTETS, bytes(48), IDS, LIMITS)

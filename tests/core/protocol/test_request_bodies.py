@@ -236,6 +236,16 @@ def test_two_tensors_of_one_name_or_too_many_are_refused():
         with_meta({"tensors": [tensor | {"name": f"h{index}"} for index in range(17)]}, bytes(32))
 
 
+def test_nesting_is_refused_even_where_many_containers_are_allowed():
+    deep = b'{"a": ' + b"[" * 50_000 + b"]" * 50_000 + b"}"
+    head = parse_head(
+        [("X-Meshnet-Meta", str(len(deep)))], len(deep), Limits(json_containers=10**6)
+    )
+
+    with pytest.raises(BadField, match="meta"):
+        head.finish(deep)
+
+
 def test_half_a_body_is_refused():
     head = parse_head([], 64, LIMITS)
 

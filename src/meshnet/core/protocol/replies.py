@@ -193,7 +193,7 @@ def _undescribed(body: Buffer, said: DType | None, asked: ForwardRequest) -> Act
     if not length:
         raise BadField("body", "an answer with its shape", f"{len(body)} bytes")
     hidden_size, remainder = divmod(len(body), length * dtype.itemsize)
-    if remainder or not hidden_size:
+    if remainder:
         row = f"a multiple of {length * dtype.itemsize} bytes ({length} positions, {dtype.value})"
         raise BadField("body", row, len(body))
     return Activation((TensorSpec(HIDDEN, dtype, (1, length, hidden_size)),), memoryview(body))
