@@ -146,3 +146,12 @@ def error(response: httpx2.Response) -> dict[str, Any]:
 
 def ids_of(text: str) -> list[int]:
     return ToyText().encode(text, special=False)
+
+
+def truncated(stops: list[str], text: str) -> tuple[str, bool]:
+    """The rule on the whole text: the end that comes first, and there the longest stop."""
+    for end in range(len(text) + 1):
+        at_end = [stop for stop in stops if text[:end].endswith(stop)]
+        if at_end:
+            return text[: end - max(map(len, at_end))], True
+    return text, False

@@ -78,6 +78,7 @@ async def test_usage_is_streamed_only_on_demand(options, usages):
 
     with_usage = [chunk for chunk in told if chunk.get("usage")]
     assert len(with_usage) == usages
+    assert all(("usage" in chunk) == bool(usages) for chunk in told)
     assert all(chunk["choices"] == [] for chunk in with_usage)
     assert all(chunk is told[-1] for chunk in with_usage)
 

@@ -83,6 +83,17 @@ async def test_tokens_of_a_stop_string_have_no_entries(stream: bool):
     assert [entry["token"] for entry in entries] == ["The", " quick", " br"]
 
 
+async def test_tokens_without_text_have_their_entries_too():
+    """Pit A44: as many entries as tokens, also behind the last character."""
+    drawn = [ord("a"), word("<|think|>")]
+
+    told = chunks(await Gateway(drawn).chat(logprobs=True, max_tokens=2, stream=True))
+
+    parts = [chunk["choices"][0]["logprobs"] for chunk in told]
+    entries = [entry["token"] for part in parts if part for entry in part["content"]]
+    assert entries == ["a", "<|think|>"]
+
+
 def test_special_tokens_among_the_alternatives_show_their_name():
     """Pit A45."""
     top = (TokenLogprob(EOS, -0.1), TokenLogprob(BOS, -9.0))

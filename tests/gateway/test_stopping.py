@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.gateway.api import truncated
 
 from meshnet.gateway.stopping import StopFilter
 
@@ -57,15 +58,6 @@ def test_an_empty_stop_cannot_be_asked_for():
         StopFilter([""])
 
 
-def one_shot(stops: list[str], text: str) -> tuple[str, bool]:
-    """The rule on the whole text: the end that comes first, and there the longest stop."""
-    for end in range(len(text) + 1):
-        at_end = [stop for stop in stops if text[:end].endswith(stop)]
-        if at_end:
-            return text[: end - max(map(len, at_end))], True
-    return text, False
-
-
 few = st.text(alphabet="ab\u00e9😀", max_size=12)
 
 
@@ -76,4 +68,4 @@ few = st.text(alphabet="ab\u00e9😀", max_size=12)
 @settings(derandomize=True, max_examples=400, deadline=None)
 def test_streamed_text_is_the_truncation_of_the_whole_text(stops: list[str], parts: list[str]):
     """Pits A01 and A02, for any stops and any cutting into pieces."""
-    assert shown(stops, parts) == one_shot(stops, "".join(parts))
+    assert shown(stops, parts) == truncated(stops, "".join(parts))
