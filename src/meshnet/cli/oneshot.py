@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+import typer
 from rich.console import Console
 
 from meshnet.cli.composition import RESTART_WAIT_S, Composition, composed
@@ -18,10 +19,13 @@ from meshnet.cli.options import print_json
 from meshnet.cli.report import NodeReport, as_json, print_table
 from meshnet.cli.serving import run_loop, stop_on_signals
 from meshnet.cli.settings import Settings
-from meshnet.cli.up import ready_or_stopped
+from meshnet.cli.up import announce_start, ready_or_stopped
 from meshnet.core.vocabulary import ModelId, SamplingParams
 from meshnet.engine.models.pull import LocalModel
 from meshnet.head import FinishEvent, GenerationRequest
+
+INTERRUPTED = 130
+"""Exit status of a shell command that SIGINT ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +65,11 @@ async def _ask_once(
     launcher = local_launcher(settings, layers, telemetry.record)
     with stop_on_signals() as stop:
         async with launcher.running():
+            if not as_json:
+                announce_start(source.name, layers)
             text = await asyncio.to_thread(load_text, source)
             if not await ready_or_stopped(launcher, stop):
-                return
+                raise typer.Exit(INTERRUPTED)
             urls = {child.name: child.url for child in launcher.children}
             async with composed(
                 settings,
@@ -78,6 +84,8 @@ async def _ask_once(
         print_json(_values(answer))
     else:
         _show(answer)
+    if answer.finish is None:
+        raise typer.Exit(INTERRUPTED)
 
 
 async def _answered(

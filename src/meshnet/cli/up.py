@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 
 from meshnet.cli.composition import RESTART_WAIT_S, composed
 from meshnet.cli.gateway_process import gateway_telemetry, refuse_exposed, serve_api
@@ -13,7 +14,7 @@ from meshnet.cli.models import load_text, resolve_model
 from meshnet.cli.options import print_ready
 from meshnet.cli.serving import bind, run_loop, stop_on_signals
 from meshnet.cli.settings import Settings
-from meshnet.core.vocabulary import ModelId
+from meshnet.core.vocabulary import LayerRange, ModelId
 from meshnet.engine.models.pull import LocalModel
 from meshnet.mesh.launcher import LocalLauncher
 
@@ -36,7 +37,7 @@ async def _up(
     launcher = local_launcher(settings, layers, telemetry.record)
     with stop_on_signals() as stop:
         async with launcher.running():
-            print(f"starting {len(layers)} nodes of {source.name}", file=sys.stderr)
+            announce_start(source.name, layers)
             text = await asyncio.to_thread(load_text, source)
             if not await ready_or_stopped(launcher, stop):
                 return
@@ -54,8 +55,20 @@ async def _up(
                     composition,
                     telemetry,
                     stop,
-                    lambda url: print_ready("up", url, os.getpid(), as_json=as_json),
+                    lambda url: _tell_ready(url, as_json=as_json),
                 )
+
+
+def announce_start(model: str, layers: Sequence[LayerRange]) -> None:
+    """Say on standard error what takes the next seconds."""
+    held = ", ".join(f"{one.start}-{one.stop - 1}" for one in layers)
+    print(f"starting {len(layers)} nodes of {model}, layers {held}", file=sys.stderr)
+
+
+def _tell_ready(url: str, *, as_json: bool) -> None:
+    print_ready("up", url, os.getpid(), as_json=as_json)
+    if not as_json:
+        print(f"  talk to it:  meshnet chat --url {url}\n  OpenAI API:  {url}/v1", flush=True)
 
 
 async def ready_or_stopped(launcher: LocalLauncher, stop: asyncio.Event) -> bool:
