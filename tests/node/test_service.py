@@ -263,7 +263,6 @@ BAD_ACTIVATIONS = {
     "rank": hidden(DType.FP32, 3, HIDDEN_SIZE),
     "batch": hidden(DType.FP32, 2, 3, HIDDEN_SIZE),
     "hidden size": hidden(DType.FP32, 1, 3, HIDDEN_SIZE + 1),
-    "dtype": hidden(DType.BF16, 1, 3, HIDDEN_SIZE),
     "more ids than positions": hidden(DType.FP32, 1, 2, HIDDEN_SIZE),
 }
 

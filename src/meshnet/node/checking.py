@@ -3,7 +3,8 @@
     request ──▶ layers held? ──▶ activation or ids? ──▶ sizes, ids, positions ──▶ ShardStep
 
 Absence has a meaning: no layers is all that the shard holds, no shape is [1, T, hidden] of the
-shard's dtype, no sampling is greedy. What is present and wrong raises BadField.
+shard's dtype, no sampling is greedy. What is present and wrong raises BadField. Axes before those
+three, further tensors and the conversion of another dtype are the shard's to judge.
 """
 
 from __future__ import annotations
@@ -70,11 +71,9 @@ def _activation(request: ForwardRequest, held: ShardDescription) -> Activation:
     activation = activation_of(request, hidden_size=held.hidden_size, dtype=held.dtype)
     if activation is None:
         raise BadField("body", "an activation, for layers not from 0", "none")
-    hidden = activation.hidden
-    if hidden.dtype is not held.dtype:
-        raise BadField("dtype", f"{held.dtype.value}, the shard's", hidden.dtype.value)
-    if len(hidden.shape) != 3 or hidden.shape[0] != 1 or hidden.shape[2] != held.hidden_size:
-        raise BadField("shape", f"[1, T, {held.hidden_size}]", list(hidden.shape))
+    shape = activation.hidden.shape
+    if shape[-3:-2] != (1,) or shape[-1] != held.hidden_size:
+        raise BadField("shape", f"[..., 1, T, {held.hidden_size}]", list(shape))
     return activation
 
 

@@ -1,0 +1,76 @@
+"""Real shards of a tiny model behind real node services and a real head, in one process."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import ExitStack, aclosing, asynccontextmanager
+
+from meshnet.core.vocabulary import NodeId, SamplingParams, SessionId
+from meshnet.engine.shard import TorchModelShard
+from meshnet.head import Directory, FinishEvent, GenerationRequest, Head, TokenEvent
+from meshnet.node.compute import ComputeThread
+from meshnet.node.service import NodeService
+from meshnet.node.shards import NodeLimits
+from meshnet.wire.in_process import InProcessHopClient
+
+
+class RecordingClient(InProcessHopClient):
+    """Remembers the mode of every step."""
+
+    def __init__(self, services: Mapping[NodeId, NodeService]) -> None:  # type: ignore[type-arg]
+        super().__init__(services)
+        self.modes: list[str] = []
+
+    async def forward(self, node, request, timeout_s):  # type: ignore[no-untyped-def]
+        self.modes.append(request.mode.value)
+        return await super().forward(node, request, timeout_s)
+
+
+@asynccontextmanager
+async def mesh_of(shards: Sequence[TorchModelShard]) -> AsyncIterator[tuple[Head, RecordingClient]]:
+    """A head over one node per shard."""
+    with ExitStack() as stack:
+        services = {}
+        for number, shard in enumerate(shards):
+            compute = ComputeThread(name=f"torch-{number}", jobs_max=32)
+            stack.callback(compute.close, deadline_s=30.0)
+            services[NodeId(f"n{number}")] = NodeService(
+                node=NodeId(f"n{number}"),
+                pid=1,
+                shards=[shard],
+                compute=compute,
+                limits=NodeLimits(kv_bytes_max=2**30),
+                clock=time.monotonic,
+            )
+        client = RecordingClient(services)
+        directory = Directory(client, list(services), clock=time.monotonic)
+        await directory.refresh()
+        numbers = itertools.count()
+        async with Head(
+            client,
+            directory,
+            model=shards[0].description.model,
+            encode_text=lambda text: (),
+            new_session_id=lambda: SessionId(f"s{next(numbers)}"),
+            clock=time.monotonic,
+            jitter=random.Random(0).random,
+        ) as head:
+            yield head, client
+
+
+async def drawn(head: Head, prompt: Sequence[int], tokens: int) -> tuple[list[int], FinishEvent]:
+    """Greedy ids, and how it ended."""
+    asked = GenerationRequest(tuple(prompt), tokens, SamplingParams(), frozenset(), 120.0)
+    ids: list[int] = []
+    finish: FinishEvent | None = None
+    async with aclosing(head.generate(asked)) as items:
+        async for item in items:
+            if isinstance(item, TokenEvent):
+                ids.append(item.token.token_id)
+            else:
+                finish = item
+    assert finish is not None
+    return ids, finish
