@@ -115,6 +115,19 @@ async def test_a_client_that_does_not_read_is_not_generated_ahead_for():
     assert gateway.generator.closed_early == 1
 
 
+async def test_a_client_that_reads_nothing_for_long_counts_as_gone():
+    gateway = Gateway([ord("a")], settings=GatewaySettings(stall_s=0.01))
+    never = asyncio.Event()
+
+    async def send(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.body":
+            await never.wait()
+
+    await asgi_chat(gateway, send, never)
+
+    assert gateway.generator.closed_early == 1
+
+
 async def asgi_chat(
     gateway: Gateway, send: Callable[[dict[str, Any]], Awaitable[None]], gone: asyncio.Event
 ) -> None:

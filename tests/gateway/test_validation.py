@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -288,6 +289,26 @@ async def test_an_undeclared_body_is_refused_where_it_passes_the_cap():
 
     assert response.status_code == 413
     assert given == 3
+
+
+async def test_a_body_that_never_comes_is_not_waited_for_long():
+    gateway = Gateway(HELLO, settings=GatewaySettings(body_s=0.01))
+    never = asyncio.Event()
+
+    async def stuck():
+        yield b"{"
+        await never.wait()
+
+    response = await gateway.send("POST", "/v1/chat/completions", content=stuck())
+
+    assert response.status_code == 408
+    assert error(response)["code"] == "request_timeout"
+
+
+@pytest.mark.parametrize("wrong", [{"keepalive_s": 0}, {"grace_s": -1}, {"api_keys": ("",)}])
+def test_settings_that_make_no_sense_are_refused(wrong: dict):
+    with pytest.raises(ValueError, match="expected"):
+        GatewaySettings(**wrong)
 
 
 async def test_a_form_is_no_json():

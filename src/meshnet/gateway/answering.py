@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from meshnet.gateway.assembly import Piece, pieces
-from meshnet.gateway.bodies import read_body
+from meshnet.gateway.bodies import body_too_slow, read_body
 from meshnet.gateway.delivery import EventStream, unless_gone
 from meshnet.gateway.errors import ApiError, json_response, of_failure
 from meshnet.gateway.planning import Plan
@@ -98,15 +98,19 @@ async def answer(
 ) -> Response:
     """Serve one POST. Raises ApiError for whatever is wrong with it."""
     try:
-        body = await read_body(request, service.settings.limits.body_bytes)
+        async with asyncio.timeout(service.settings.body_s):
+            body = await read_body(request, service.settings.limits.body_bytes)
     except ClientDisconnect:
         return Response(status_code=CLIENT_GONE)
+    except TimeoutError:
+        raise body_too_slow(service.settings.body_s) from None
     job = await asyncio.to_thread(prepare, service, body, request.scope[REQUEST_ID])
     if job.delivery.stream:
         return EventStream(
             _chunks(service, job),
             keepalive_s=service.settings.keepalive_s,
             grace_s=service.settings.grace_s,
+            stall_s=service.settings.stall_s,
             headers=_headers(job),
         )
     told = await unless_gone(request.receive, _whole(service, job))

@@ -28,6 +28,15 @@ async def read_body(request: Request, bytes_max: int) -> bytes:
     return bytes(body)
 
 
+def body_too_slow(seconds: float) -> ApiError:
+    return ApiError(
+        408,
+        f"The body did not arrive within {seconds:g} s.",
+        code="request_timeout",
+        headers={"connection": "close"},
+    )
+
+
 def _check_type(request: Request) -> None:
     """A web page may send forms to any origin unasked, so they are no way in."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -8,12 +8,14 @@ with its own status. After the headers, a failure is an error frame and never a 
 
 Invariants
     * whatever ends the response closes the generation before the response is over;
-    * one event at most is made ahead of a slow client.
+    * one event at most is made ahead of a slow client, and one that reads nothing for
+      `stall_s` counts as gone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any, TypeVar
@@ -47,6 +49,10 @@ class _End:
     pass
 
 
+class _Stalled(Exception):
+    """The client reads nothing any more."""
+
+
 _Item = bytes | ApiError | _End
 
 
@@ -59,6 +65,7 @@ class EventStream(Response):
         *,
         keepalive_s: float,
         grace_s: float,
+        stall_s: float,
         headers: Mapping[str, str],
     ) -> None:
         super().__init__(status_code=200, headers=dict(headers) | sse.HEADERS)
@@ -66,6 +73,7 @@ class EventStream(Response):
         self._frames = frames
         self._keepalive_s = keepalive_s
         self._grace_s = grace_s
+        self._stall_s = stall_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await unless_gone(receive, self._serve(scope, receive, send))
@@ -73,28 +81,37 @@ class EventStream(Response):
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         queue: asyncio.Queue[_Item] = asyncio.Queue(maxsize=1)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._pump(queue))
+            pumping = tasks.create_task(self._pump(queue))
             item = await _next(queue, self._grace_s)
             if isinstance(item, ApiError):
                 await error_response(item)(scope, receive, send)
                 return
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": self.status_code,
-                    "headers": self.raw_headers,
-                }
-            )
-            if item is None:
-                await _send(send, sse.KEEP_ALIVE)
-                item = await _next(queue, self._keepalive_s)
-            while not isinstance(item, _End):
-                await _send(send, _bytes_of(item))
-                item = (
-                    _End() if isinstance(item, ApiError) else await _next(queue, self._keepalive_s)
-                )
-            await _send(send, sse.DONE)
-            await _send(send, b"", more=False)
+            with contextlib.suppress(_Stalled):
+                await self._tell(item, queue, send)
+            pumping.cancel()
+
+    async def _tell(self, item: _Item | None, queue: asyncio.Queue[_Item], send: Send) -> None:
+        """Send everything from the first item on; None is a silence. Raises _Stalled."""
+        await send(
+            {
+                "type": "http.response.start",
+                "status": self.status_code,
+                "headers": self.raw_headers,
+            }
+        )
+        while not isinstance(item, _End):
+            await self._send(send, _bytes_of(item))
+            failed = isinstance(item, ApiError)
+            item = _End() if failed else await _next(queue, self._keepalive_s)
+        await self._send(send, sse.DONE)
+        await self._send(send, b"", more=False)
+
+    async def _send(self, send: Send, data: bytes, *, more: bool = True) -> None:
+        try:
+            async with asyncio.timeout(self._stall_s):
+                await send({"type": "http.response.body", "body": data, "more_body": more})
+        except TimeoutError:
+            raise _Stalled from None
 
     async def _pump(self, queue: asyncio.Queue[_Item]) -> None:
         try:
@@ -124,7 +141,3 @@ def _bytes_of(item: bytes | ApiError | None) -> bytes:
             return sse.frame(item.body)
         case _:
             return item
-
-
-async def _send(send: Send, data: bytes, *, more: bool = True) -> None:
-    await send({"type": "http.response.body", "body": data, "more_body": more})

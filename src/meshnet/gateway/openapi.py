@@ -146,6 +146,7 @@ def _generation(summary: str, fields: Schema, required: list[str]) -> Schema:
         for status, why in (
             ("400", "a field is wrong, unsupported, or too long for the context"),
             ("404", "unknown model"),
+            ("408", "body too slow"),
             ("413", "body too large"),
             ("415", "a body that is not JSON"),
             ("500", "numerical error"),

@@ -32,10 +32,15 @@ class GatewaySettings:
     the status it deserves instead of 200 and an error frame."""
     deadline_s: float = 600.0
     """Time for one generation, from its first step to its last token."""
+    body_s: float = 60.0
+    """Time for a body to arrive."""
+    stall_s: float = 60.0
+    """How long a client may leave a stream unread before it counts as gone."""
     limits: ApiLimits = ApiLimits()
 
     def __post_init__(self) -> None:
-        if self.keepalive_s <= 0 or self.deadline_s <= 0 or self.grace_s < 0:
-            raise ValueError("expected keepalive_s > 0, deadline_s > 0 and grace_s >= 0")
+        times = (self.keepalive_s, self.deadline_s, self.body_s, self.stall_s)
+        if min(times) <= 0 or self.grace_s < 0:
+            raise ValueError("gateway: expected times above 0, and grace_s of at least 0")
         if any(not key for key in self.api_keys):
             raise ValueError("api_keys: expected no empty key")
