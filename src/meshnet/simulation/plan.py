@@ -62,6 +62,8 @@ class ClusterPlan:
     chats: tuple[ChatPlan, ...]
     crashing_heads: frozenset[int] = frozenset()
     legacy_heads: frozenset[int] = frozenset()
+    reserved_tokens_max: int = 512
+    """A small one makes sessions outgrow their room, and younger ones give way."""
 
 
 def plan(seed: int, faults: Faults) -> ClusterPlan:
@@ -76,7 +78,8 @@ def plan(seed: int, faults: Faults) -> ClusterPlan:
     crashing = frozenset(h for h in range(1, heads) if rng.random() < faults.head_crash)
     roomy = shape in ("plain", "spares")
     legacy = frozenset(h for h in range(heads) if roomy and rng.random() < 0.25)
-    return ClusterPlan(nodes, heads, chats, crashing, legacy)
+    reserved = rng.choice((2, 8, 512)) if shape == "cramped" else 512
+    return ClusterPlan(nodes, heads, chats, crashing, legacy, reserved)
 
 
 def _nodes(rng: random.Random, shape: str) -> tuple[NodePlan, ...]:

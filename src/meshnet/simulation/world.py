@@ -16,7 +16,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from unittest.mock import patch
 
@@ -207,7 +207,7 @@ class World:
             new_session_id=self._new_session_id,
             clock=clock,
             jitter=self.rng.random,
-            limits=HEAD_LIMITS,
+            limits=replace(HEAD_LIMITS, reserved_tokens_max=self.cluster.reserved_tokens_max),
         )
         await stack.enter_async_context(directory)
         await stack.enter_async_context(head)
