@@ -145,7 +145,6 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {
         mamba_d_conv=4,
         mamba_expand=2,
         mamba_dt_rank=8,
-        use_mamba_kernels=False,
     ),
     "bamba": _on_base("BambaConfig", attn_layer_indices=[3], mamba_n_heads=8, **_MAMBA2),
     "falcon_h1": _on_base(
@@ -353,11 +352,14 @@ def save_family(
 
 
 def redraw(model: Any) -> None:
-    """Draw every matrix anew, embeddings widest; leave what recurrent layers depend on."""
+    """Draw every matrix anew, embeddings widest; leave what recurrent layers depend on.
+
+    Vectors that start at zero are drawn too: Gemma 3n's would switch its per-layer inputs off.
+    """
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if weight.dim() < 2 or "conv" in name or "A_log" in name:
+            if "conv" in name or "A_log" in name or (weight.dim() < 2 and bool(weight.any())):
                 continue
             scale = 0.6 if "embed" in name or "wte" in name else 0.18
             weight.copy_(torch.randn(weight.shape, generator=generator) * scale)

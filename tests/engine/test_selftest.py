@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers.models.llama.modeling_llama as llama_code
 from tests.families import FAMILIES, LAYERS, SHARING, save_family
-from tests.family_rows import prompt
+from tests.family_rows import TOLERANCE, prompt
 from tests.shard_chain import Chain, load_chain, unsplit
 
 from meshnet.core.vocabulary import (
@@ -25,6 +25,7 @@ from meshnet.core.vocabulary import (
 from meshnet.engine.loading import load_shard
 
 HEAD = LayerRange(0, 3)
+TOKENS = 24
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +103,20 @@ def test_jamba_takes_one_position_at_a_time_and_finds_that_out_itself(tmp_path: 
     assert "lose their state" in said[0]
 
 
+@pytest.mark.parametrize("name", ["jamba", "bamba"])
+def test_a_chunk_sent_all_the_same_is_right(tmp_path: Path, name: str):
+    """A head should not chunk for Jamba, but may: the shard feeds the positions singly.
+
+    Bamba makes positions of its own that ignore the cache, unless it is told them.
+    """
+    path = save_family(tmp_path, name)
+    reference = unsplit(path, prompt(), TOKENS)
+
+    answer = Chain(load_chain(path, (3,), LAYERS)).generate(prompt(), TOKENS, chunk=5)
+
+    assert answer.difference(reference) < TOLERANCE
+
+
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.FP16])
 @pytest.mark.parametrize("name", ["llama", "qwen3_moe", "gemma3", "lfm2", "deepseek_v3"])
 def test_rounding_is_not_taken_for_a_lost_cache(tmp_path: Path, name: str, dtype: DType):
@@ -150,7 +165,6 @@ def test_the_bytes_a_description_promises_are_never_too_few(tmp_path: Path, name
 # --- rotary factors that change with the length ---------------------------------------------------
 
 BOUNDARY = 24
-TOKENS = 24
 LONGROPE = {
     "rope_parameters": {
         "rope_type": "longrope",

@@ -445,6 +445,22 @@ def test_a_peer_that_sends_no_ids_gets_greedy_tokens(tail: TorchModelShard):
     assert tokens == [greedy] * 5
 
 
+def test_ids_that_come_only_after_a_prefill_without_are_not_taken_for_the_whole(
+    tail: TorchModelShard,
+):
+    """Half a history would penalise and key the draw differently from the refill's."""
+    hot = SamplingParams(temperature=2.0, seed=3)
+
+    def draw(sampling: SamplingParams) -> Any:
+        state = _after(tail, _hidden(3), ())
+        return tail.run(_step(TAIL, _hidden(1), past=3, tokens=(4,), sampling=sampling), state)
+
+    greedy = draw(SamplingParams())
+    tokens = [draw(replace(hot, seed=seed)) for seed in range(5)]
+
+    assert tokens == [greedy] * 5
+
+
 def test_a_seeded_draw_is_the_same_cached_and_stateless(llama: Path):
     chain = Chain(load_chain(llama, (3,), LAYERS))
     head, last = chain.shards
