@@ -198,3 +198,16 @@ def test_a_child_log_keeps_its_bound_and_its_last_lines(tmp_path: Path):
     sizes = [path.stat().st_size for path in tmp_path.iterdir()]
     assert sum(sizes) <= 2000
     assert log.tail(2) == "line 998\nline 999"
+
+
+def test_a_log_whose_directory_is_gone_still_takes_last_words(tmp_path: Path):
+    folder = tmp_path / "run"
+    log = ChildLog(folder / "node.log", bytes_max=100)
+    (folder / "node.log").unlink()
+    folder.rmdir()
+
+    for line in range(20):
+        log.write(b"line %d\n" % line)
+    log.close()
+
+    assert log.tail(1) == "line 19"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from enum import Enum
@@ -98,6 +99,4 @@ def _log_dir(logs: Path) -> Path:
     runs = sorted((path for path in logs.iterdir() if path.is_dir()), key=lambda path: path.name)
     for old in runs[: -RUNS_KEPT + 1]:
         shutil.rmtree(old, ignore_errors=True)
-    run = logs / f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
-    run.mkdir(exist_ok=True)
-    return run
+    return Path(tempfile.mkdtemp(prefix=f"{time.strftime('%Y%m%dT%H%M%S')}-", dir=logs))

@@ -38,6 +38,7 @@ async def _up(
     with stop_on_signals() as stop:
         async with launcher.running():
             announce_start(source.name, layers)
+            print(f"logs of the nodes: {launcher.log_dir}", file=sys.stderr)
             text = await asyncio.to_thread(load_text, source)
             if not await ready_or_stopped(launcher, stop):
                 return

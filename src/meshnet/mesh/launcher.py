@@ -79,6 +79,7 @@ class LocalLauncher:
         self._policy = policy or RestartPolicy()
         self._record = record
         self._clock = clock
+        self.log_dir = log_dir
         self.children = tuple(Child(s, ChildLog(log_dir / f"{s.name}.log")) for s in specs)
 
     @asynccontextmanager
