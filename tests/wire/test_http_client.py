@@ -201,6 +201,13 @@ async def test_an_answer_that_is_none_is_a_lost_hop_that_names_the_node(kind):
             await hops.forward(NODE, decode(), timeout_s=10)
 
 
+async def test_an_answer_that_announces_more_than_the_limit_is_not_read():
+    answer = http("200 OK", b"", Content_Length=str(10 * 2**30))
+    async with stranger(answering(answer)) as url, client(url) as hops:
+        with pytest.raises(HopLost, match="over the limit"):
+            await hops.forward(NODE, decode(), timeout_s=10)
+
+
 async def test_a_redirect_is_not_followed_even_to_a_node():
     service = EchoService()
     async with serving(service) as target:
