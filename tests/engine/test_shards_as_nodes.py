@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from tests.family_rows import TOKENS, prompt
 from tests.shard_chain import unsplit
 from tests.torch_mesh import drawn, mesh_of
 
-from meshnet.core.vocabulary import DType, LayerRange
+from meshnet.core.vocabulary import DType, LayerRange, SamplingParams
 from meshnet.engine.loading import load_shard
 from meshnet.engine.shard import TorchModelShard
+from meshnet.head import GenerationRequest, Head
 
 CUTS = [(2,), (1, 2)]
 
@@ -91,17 +93,21 @@ async def test_layers_that_swallow_the_cache_make_the_route_stateless_and_the_id
     assert set(client.modes) == {"stateless"}
 
 
+async def leave_after(head: Head, ids: list[int], tokens: int) -> None:
+    asked = GenerationRequest(tuple(ids), TOKENS, SamplingParams(), frozenset(), 120.0)
+    async with aclosing(head.generate(asked)) as items:
+        for _ in range(tokens):
+            await anext(items)
+
+
 async def test_chats_on_the_same_nodes_do_not_touch_each_other(llama: Path):
-    """Pit A62: eight at once, half of them left in the middle, each with its own prompt."""
+    """Pit A62: eight at once, each with its own prompt, while eight others leave midway."""
     prompts = [[*prompt(), 3 + number] for number in range(8)]
     expected = [unsplit(llama, ids, TOKENS).ids for ids in prompts]
 
-    async with mesh_of(split(llama, (2, 4))) as (head, _):
-        async with asyncio.TaskGroup() as group:
-            chats = [group.create_task(drawn(head, ids, TOKENS)) for ids in prompts]
-            leavers = [group.create_task(drawn(head, ids, TOKENS)) for ids in prompts]
-            await chats[0]
-            for leaver in leavers:
-                leaver.cancel()
+    async with mesh_of(split(llama, (2, 4))) as (head, _), asyncio.TaskGroup() as group:
+        for number, ids in enumerate(prompts):
+            group.create_task(leave_after(head, ids[::-1], 1 + number))
+        chats = [group.create_task(drawn(head, ids, TOKENS)) for ids in prompts]
 
     assert [chat.result()[0] for chat in chats] == expected
