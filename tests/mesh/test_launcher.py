@@ -126,7 +126,7 @@ async def test_a_child_that_cannot_start_fails_with_its_last_words_and_its_log(t
         await start()
 
     assert "the weights are missing" in str(failed.value)
-    assert "exit code 7" in str(failed.value)
+    assert "2 starts (exit code 7)" in str(failed.value)
     assert str(tmp_path / "node-1.log") in str(failed.value)
 
 

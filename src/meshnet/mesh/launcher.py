@@ -112,11 +112,13 @@ class LocalLauncher:
         while True:
             started = self._clock()
             code, was_ready = await self._live(child, started)
-            delay_s = book.died(was_ready=was_ready, lived_s=self._clock() - started)
+            lived_s = self._clock() - started
+            delay_s = book.died(was_ready=was_ready, lived_s=lived_s, code=code)
             if delay_s is None:
+                starts = "1 start" if book.failures == 1 else f"{book.failures} starts"
                 raise ChildFailed(
-                    f"{child.name} did not get ready in {self._policy.failures_max} starts "
-                    f"(last exit code {code}).\n{child.log.tail()}\nWhole log: {child.log.path}"
+                    f"{child.name} did not get ready in {starts} (exit code {code}).\n"
+                    f"{child.log.tail()}\nWhole log: {child.log.path}"
                 )
             self._record(ChildDied(child.name, child.pid, code, delay_s))
             await asyncio.sleep(delay_s)

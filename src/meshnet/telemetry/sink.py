@@ -24,6 +24,7 @@ from meshnet.telemetry.events import (
     ForwardServed,
     GatewayAnswered,
     GenerationStarted,
+    SessionEvicted,
     SessionsHeld,
     ShardFailed,
     ShardLoaded,
@@ -77,6 +78,8 @@ def _fields(event: Event) -> dict[str, Any]:
 def _level_of(event: Event) -> LogLevel:
     match event:
         case ForwardServed(outcome="ok") | SessionsHeld() | FirstToken() | GenerationStarted():
+            return LogLevel.DEBUG
+        case SessionEvicted(reason="released"):
             return LogLevel.DEBUG
         case GatewayAnswered(status=status) if status >= 500:
             return LogLevel.ERROR
