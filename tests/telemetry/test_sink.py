@@ -13,6 +13,7 @@ from meshnet.telemetry.events import (
     Refilled,
     SessionEvicted,
     SessionsHeld,
+    ShardDegraded,
     ShardLoaded,
 )
 from meshnet.telemetry.sink import LogFormat, LogLevel, Telemetry
@@ -73,6 +74,17 @@ def test_a_shard_that_cannot_cache_is_a_warning():
     telemetry.record(ShardLoaded("m", "0-3", False, True, 10, 10, 0.1))
 
     assert json.loads(stream.getvalue())["level"] == "warning"
+
+
+def test_a_shard_that_stops_caching_later_is_seen_in_log_and_metrics():
+    telemetry, stream = sink(LogLevel.WARNING)
+    telemetry.record(ShardLoaded("m", "0-3", True, True, 10, 10, 0.1))
+
+    telemetry.record(ShardDegraded("m", "0-3", "layers hold nothing", stateless=True))
+
+    assert json.loads(stream.getvalue())["event"] == "shard_degraded"
+    exposed = telemetry.metrics.exposition().decode()
+    assert 'meshnet_kv_cache_enabled{layers="0-3",model="m"} 0.0' in exposed
 
 
 def test_a_closed_stream_does_not_stop_the_process():

@@ -33,7 +33,7 @@ from meshnet.mesh.parent import end_with_parent
 from meshnet.node.compute import ComputeThread
 from meshnet.node.service import NodeService
 from meshnet.node.shards import NodeLimits
-from meshnet.telemetry.events import ProcessReady, ShardFailed, ShardLoaded
+from meshnet.telemetry.events import ProcessReady, ShardDegraded, ShardFailed, ShardLoaded
 from meshnet.telemetry.sink import Telemetry
 from meshnet.wire.http_server import node_app
 from meshnet.wire.serving import serve_socket
@@ -126,6 +126,7 @@ class _Node:
             device=settings.device,
         )
         self._service.ready = False
+        self._loaded: set[ShardChoice] = set()
 
     async def run(self) -> None:
         secret = self._settings.mesh_token
@@ -163,7 +164,7 @@ class _Node:
     async def _load_one(self, choice: ShardChoice) -> None:
         started = time.monotonic()
         try:
-            shard = await self._compute.run(lambda: _load_shard(self._settings, choice))
+            shard = await self._compute.run(lambda: self._load_shard(choice))
         except MeshnetError as error:
             self._telemetry.record(ShardFailed(choice.model, str(choice.layers), str(error)))
             raise
@@ -172,6 +173,7 @@ class _Node:
         except ValueError as error:
             raise SettingsError(f"--shard: {error}") from None
         shard.kv_sessions = self._service.kv_sessions(shard.description.model)
+        self._loaded.add(choice)
         told = shard.description
         self._telemetry.record(
             ShardLoaded(
@@ -183,6 +185,26 @@ class _Node:
                 bytes_read=told.bytes_read,
                 load_s=time.monotonic() - started,
             )
+        )
+
+    def _load_shard(self, choice: ShardChoice) -> TorchModelShard:
+        from meshnet.engine.loading import load_shard
+
+        source = resolve_model(choice.model, self._settings)
+
+        def report(note: str) -> None:
+            # Before it is loaded a shard tells what its self-test found; later, only that a
+            # prefill left its cache empty.
+            later = choice in self._loaded
+            self._telemetry.record(ShardDegraded(source.name, str(choice.layers), note, later))
+
+        return load_shard(
+            source.path,
+            choice.layers,
+            model=ModelId(source.name),
+            dtype=dtype_of(self._settings.weights),
+            device=self._settings.device,
+            report=report,
         )
 
 
@@ -201,17 +223,3 @@ def _set_threads(threads: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
-
-
-def _load_shard(settings: Settings, choice: ShardChoice) -> TorchModelShard:
-    from meshnet.engine.loading import load_shard
-
-    source = resolve_model(choice.model, settings)
-    return load_shard(
-        source.path,
-        choice.layers,
-        model=ModelId(source.name),
-        dtype=dtype_of(settings.weights),
-        device=settings.device,
-        report=lambda sentence: print(f"shard {choice.layers}: {sentence}", file=sys.stderr),
-    )

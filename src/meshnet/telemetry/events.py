@@ -52,6 +52,16 @@ class ShardLoaded:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardDegraded:
+    """A shard found out that it cannot do something; `stateless`: it stopped caching for good."""
+
+    model: str
+    layers: str
+    note: str
+    stateless: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ShardFailed:
     model: str
     layers: str
@@ -141,6 +151,7 @@ Event = (
     | SessionsHeld
     | SessionEvicted
     | ShardLoaded
+    | ShardDegraded
     | ShardFailed
     | GenerationStarted
     | Refilled

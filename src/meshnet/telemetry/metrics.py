@@ -24,6 +24,7 @@ from meshnet.telemetry.events import (
     Refilled,
     SessionEvicted,
     SessionsHeld,
+    ShardDegraded,
     ShardFailed,
     ShardLoaded,
 )
@@ -94,6 +95,8 @@ class Metrics:
             case ShardLoaded(model=model, layers=layers):
                 self._kv_enabled.labels(model, layers).set(int(event.kv_cache))
                 self._weights.labels(model, layers).set(event.weight_bytes)
+            case ShardDegraded(model=model, layers=layers, stateless=True):
+                self._kv_enabled.labels(model, layers).set(0)
             case ShardFailed():
                 self._load_failures.inc()
             case GenerationStarted() | Refilled() | FirstToken() | GenerationFinished():
@@ -104,7 +107,7 @@ class Metrics:
                 self._restarts.inc()
             case Fault():
                 self._faults.inc()
-            case ChildStarted() | ProcessReady():
+            case ChildStarted() | ProcessReady() | ShardDegraded():
                 pass
 
     def _observe_node(self, event: ForwardServed | SessionsHeld | SessionEvicted) -> None:

@@ -26,6 +26,7 @@ from meshnet.telemetry.events import (
     GenerationStarted,
     SessionEvicted,
     SessionsHeld,
+    ShardDegraded,
     ShardFailed,
     ShardLoaded,
 )
@@ -86,7 +87,7 @@ def _level_of(event: Event) -> LogLevel:
         case GatewayAnswered(method="GET", status=status) if status < 400:
             # Probes and scrapes: every few seconds, for ever.
             return LogLevel.DEBUG
-        case ShardLoaded(kv_cache=False) | ChildDied():
+        case ShardLoaded(kv_cache=False) | ShardDegraded() | ChildDied():
             return LogLevel.WARNING
         case ShardFailed() | Fault():
             return LogLevel.ERROR
