@@ -263,10 +263,11 @@ class NodeDescription:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One visit of a step: a node and the layers it runs."""
+    """One visit of a step: a node, the layers it runs, and the wire version it speaks."""
 
     node: NodeId
     layers: LayerRange
+    wire: int = WIRE_VERSION
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.core.generation.talk import SESSION, Talk, activation, route_of
 
@@ -16,6 +18,7 @@ from meshnet.core.generation.transcript import (
     Started,
     Tick,
 )
+from meshnet.core.protocol.codec import encode_request
 from meshnet.core.protocol.digest import PrefixDigest
 from meshnet.core.protocol.messages import ActivationReply, Mode, TokenReply
 from meshnet.core.vocabulary import WIRE_VERSION, NodeId, SampledToken, SamplingParams
@@ -47,6 +50,22 @@ def test_the_first_hop_gets_ids_and_every_other_the_activation_before_it():
 
     assert talk.open.hop.node == "node1"
     assert talk.open.request.activation == activation(3)
+
+
+def test_a_node_of_wire_version_0_gets_its_activation_and_no_meta_block():
+    """It knows none and would take ids and parameters for numbers of the activation."""
+    first, second, third = route_of().hops
+    route = replace(route_of(), hops=(first, replace(second, wire=0), third))
+    talk = Talk(prompt=(1, 2, 3), route=route)
+
+    talk.reply(ActivationReply(activation(3), cached=3))
+    old = talk.open.request
+    talk.reply(ActivationReply(activation(3), cached=None))
+    new = talk.open.request
+
+    assert (old.tokens, old.sampling, old.want_token) == ((), None, True)
+    assert encode_request(old)[1] == [activation(3).data]
+    assert (new.tokens, new.sampling is None) == ((1, 2, 3), False)
 
 
 def test_after_the_prefill_a_step_sends_the_one_new_id_with_length_and_digest():

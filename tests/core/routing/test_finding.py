@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 from hypothesis import given, settings
@@ -276,3 +277,21 @@ def test_a_running_generation_is_routed_over_its_own_weights_only():
     assert isinstance(same, Route)
     assert [hop.node for hop in same.hops] == ["a", "b"]
     assert gone == NoRoute(MODEL, (LayerRange(4, 8),))
+
+
+def test_a_node_of_wire_version_0_runs_all_it_holds_or_nothing():
+    """It knows no layers field: asked for a part, it would run the whole and answer 200."""
+    old = replace(node("old", shard(2, 6)), wire=0)
+    inventory = {
+        description.node: description
+        for description in (node("a", shard(0, 4)), old, node("z", shard(5, 8)))
+    }
+
+    found = find_route(Inventory(inventory), MODEL)
+
+    assert isinstance(found, Route)
+    assert found.hops == (
+        Hop(NodeId("a"), LayerRange(0, 2)),
+        Hop(NodeId("old"), LayerRange(2, 6), wire=0),
+        Hop(NodeId("z"), LayerRange(6, 8)),
+    )

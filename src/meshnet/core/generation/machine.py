@@ -356,7 +356,7 @@ class Generation:
             step,
             session=self._spec.session,
             model=self._route.model,
-            layers=hop.layers,
+            hop=hop,
             attempt=self._attempt,
             sampling=self._sampling,
             activation=activation,

@@ -14,7 +14,7 @@ from meshnet.core.vocabulary import (
     TOKEN_ID_MAX,
     WIRE_VERSION,
     Activation,
-    LayerRange,
+    Hop,
     ModelId,
     SamplingParams,
     SessionId,
@@ -26,31 +26,33 @@ def request_for(
     *,
     session: SessionId,
     model: ModelId,
-    layers: LayerRange,
+    hop: Hop,
     attempt: int,
     sampling: SamplingParams,
     activation: Activation | None,
     timeout_s: float,
     trace: str | None,
 ) -> ForwardRequest:
-    """Word `step` for the hop that runs `layers`; `activation` is None for the first hop.
+    """Word `step` for `hop`; `activation` is None for the first hop.
 
     The new ids go to every hop: a tail keeps them as its history. Sampling parameters travel
-    with whatever starts a state, so never with a decode.
+    with whatever starts a state, so never with a decode. An ADR-0022 node knows no meta block and
+    would take it for numbers: it gets its activation alone, and draws greedily.
     """
+    bare = hop.wire == 0 and activation is not None
     return ForwardRequest(
         mode=step.mode,
         session=session,
         past_length=step.past_length,
-        layers=layers,
+        layers=hop.layers,
         model=model,
         attempt=None if step.mode is Mode.STATELESS else attempt,
         prefix=step.prefix,
         deadline_ms=max(int(timeout_s * 1000), 1),
         wire=WIRE_VERSION,
-        tokens=step.tokens,
-        sampling=None if step.mode is Mode.DECODE else sampling,
-        want_token=step.want_token,
+        tokens=() if bare else step.tokens,
+        sampling=None if bare or step.mode is Mode.DECODE else sampling,
+        want_token=bare or step.want_token,
         activation=activation,
         trace=trace,
     )

@@ -1,7 +1,8 @@
 """Which nodes a step visits, in which order, and which layers each runs.
 
 A route is an exact cover of [0, total): every layer once, in order. A hop may run a sub-range of
-what its node holds. All shards of a route are of one fingerprint, and no inseparable run is cut.
+what its node holds (an ADR-0022 node runs all of it). All shards of a route are of one
+fingerprint, and no inseparable run is cut.
 Among the routes possible: fewest hops, then fewest suspects, then fewest hops that cannot
 cache, then the least load; ties fall by node id, so equal inventories give equal routes.
 
@@ -55,6 +56,12 @@ class _Holding:
     shard: ShardDescription
     suspect: bool
     load: float
+    wire: int
+
+    def runs(self, layers: LayerRange) -> bool:
+        """An ADR-0022 node knows no layers field: it runs all it holds, whatever is asked."""
+        held = self.shard.layers
+        return held == layers if self.wire == 0 else held.holds(layers)
 
 
 Cost = tuple[int, int, int, float, tuple[tuple[NodeId, int], ...]]
@@ -77,7 +84,8 @@ class _Way:
             load + holding.load,
             (*names, (holding.node, holding.shard.layers.start)),
         )
-        return _Way(cost, (*self.holdings, holding), (*self.hops, Hop(holding.node, layers)))
+        hop = Hop(holding.node, layers, holding.wire)
+        return _Way(cost, (*self.holdings, holding), (*self.hops, hop))
 
 
 def find_route(
@@ -112,7 +120,7 @@ def find_route(
 
 def _holdings(inventory: Inventory, model: ModelId, avoid: Collection[NodeId]) -> list[_Holding]:
     return [
-        _Holding(node, shard, node in inventory.suspects, _load(description))
+        _Holding(node, shard, node in inventory.suspects, _load(description), description.wire)
         for node, description in sorted(inventory.nodes.items())
         if description.ready and node not in avoid
         for shard in description.shards
@@ -144,7 +152,7 @@ def _best_way(holdings: Sequence[_Holding]) -> _Way | None:
                 continue
             layers = LayerRange(start, stop)
             for holding in holdings:
-                if holding.shard.layers.holds(layers):
+                if holding.runs(layers):
                     way = best[start].extended(holding, layers)
                     if stop not in best or way.cost < best[stop].cost:
                         best[stop] = way
@@ -156,6 +164,7 @@ def _cuts(holdings: Sequence[_Holding], total: int) -> list[int]:
     runs = _runs(holdings)
     cuts = {total, *(holding.shard.layers.stop for holding in holdings)}
     cuts |= {run.start for run in runs}
+    cuts |= {holding.shard.layers.start for holding in holdings if holding.wire == 0}
     inside = {cut for cut in cuts for run in runs if run.start < cut < run.stop}
     return sorted(cut for cut in cuts - inside if 0 < cut <= total)
 
