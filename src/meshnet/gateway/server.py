@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from meshnet.core.vocabulary import MeshnetError
 from meshnet.gateway.loopback import is_loopback
 from meshnet.gateway.settings import GatewaySettings
+from meshnet.wire.serving import http_protocol
 
 KEEP_CONNECTION_S = 75
 
@@ -55,6 +56,7 @@ async def serve_gateway(
         server = _Server(
             uvicorn.Config(
                 app,
+                http=http_protocol(),
                 log_config=None,
                 access_log=False,
                 ws="none",
