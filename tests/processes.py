@@ -64,6 +64,7 @@ class MeshnetProcess:
             except queue.Empty:
                 raise AssertionError(f"{self.arguments}: not ready\n{self.last_words()}") from None
             if line is None:
+                self._readers[1].join(timeout=5)
                 raise AssertionError(f"{self.arguments}: ended early\n{self.last_words()}")
             if line.startswith("{"):
                 self.ready = json.loads(line)
@@ -91,6 +92,10 @@ class MeshnetProcess:
             assert pipe is not None
             pipe.close()
         return code
+
+    def told(self) -> list[str]:
+        """Every line of its log so far; whole lines only."""
+        return self._errors[:]
 
     def last_words(self) -> str:
         return "".join(self._errors[-60:])

@@ -1,0 +1,163 @@
+"""More chats than places: all are answered, none refused, and no place stands idle meanwhile.
+
+How long a place is held is read from the nodes' own events: from the start of a session's first
+step to the eviction that ends it. The reservation before that step is not counted, so the
+figure is rather too low.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from tests.cluster.api import answered, counted, expected_text, get, streamed, until
+from tests.processes import MeshnetProcess, gateway, nodes
+from tests.reference import layer_count
+
+from meshnet.core.routing import partition
+
+CHATS = 12
+PLACES = 2
+TOKENS = 64
+RUNNING = 8
+EVENTS = {"MESHNET_LOG_FORMAT": "json", "MESHNET_LOG_LEVEL": "debug"}
+
+
+@dataclass
+class Held:
+    """The time a session was on a node, in seconds since the epoch."""
+
+    start: float
+    stop: float
+
+
+def held_by_session(node: MeshnetProcess, first_event: int) -> dict[str, Held]:
+    """Read, of the node's events from `first_event` on, when each session came and went."""
+    held: dict[str, Held] = {}
+    for line in node.told()[first_event:]:
+        event = json.loads(line) if line.startswith("{") else {}
+        at = datetime.fromisoformat(event["timestamp"]).timestamp() if event else 0.0
+        match event.get("event"):
+            case "forward_served":
+                held.setdefault(event["session"], Held(at - event["step_s"], at)).stop = at
+            case "session_evicted" if event["session"] in held:
+                held[event["session"]].stop = at
+    return held
+
+
+def busy_share(held: Sequence[Held]) -> float:
+    """The share of place-time that was used from the first start to the last: then nobody waits."""
+    began, ended = min(h.start for h in held), max(h.start for h in held)
+    used = sum(max(0.0, min(h.stop, ended) - h.start) for h in held)
+    return used / (PLACES * (ended - began))
+
+
+@pytest.fixture(scope="module")
+def crowded(tiny_model_dir: Path) -> Iterator[tuple[list[MeshnetProcess], list[MeshnetProcess]]]:
+    """Two nodes of two places each, and two gateways over them."""
+    with ExitStack() as stack:
+        serving = stack.enter_context(
+            nodes(
+                tiny_model_dir, ["0-2", "2-4"],
+                MESHNET_KV_MAX_SESSIONS=str(PLACES), MESHNET_WEIGHTS="fp32", **EVENTS,
+            )
+        )  # fmt: skip
+        urls = [node.url for node in serving]
+        heads = [stack.enter_context(gateway(tiny_model_dir, urls)) for _ in range(2)]
+        yield serving, heads
+
+
+@pytest.mark.parametrize("gateways", [1, 2])
+async def test_twelve_chats_share_two_places(
+    crowded: tuple[list[MeshnetProcess], list[MeshnetProcess]], tiny_model_dir: Path, gateways: int
+):
+    serving, heads = crowded
+    prompts = [f"Chat {chat} of {CHATS}: what is the capital of France?" for chat in range(CHATS)]
+    expected = [expected_text(tiny_model_dir, prompt, TOKENS) for prompt in prompts]
+    events = [len(node.told()) for node in serving]
+    prefills = [forwards(node, "prefill") for node in serving]
+
+    async with asyncio.TaskGroup() as group:
+        chats = [
+            group.create_task(answered(heads[place % gateways].url, prompt, TOKENS))
+            for place, prompt in enumerate(prompts)
+        ]
+
+    assert [chat.result() for chat in chats] == expected
+    for node, before, first_event in zip(serving, prefills, events, strict=True):
+        await until(lambda node=node: get(f"{node.url}/node")["sessions"] == 0, "all released")
+        asked = forwards(node, "prefill") - before
+        held = list(held_by_session(node, first_event).values())
+        share = busy_share(held)
+        print(f"{gateways} gateways, {node.arguments[4]}: {asked} prefills, busy {share:.1%}")
+        assert len(held) == CHATS
+        assert CHATS <= asked <= 2 * CHATS
+        assert share >= 0.9
+
+
+def forwards(node: MeshnetProcess, mode: str) -> int:
+    """How many steps of a mode the node was asked for, served or refused."""
+    return counted(node.url, "meshnet_forward_requests_total", "mode")[(mode,)]
+
+
+@asynccontextmanager
+async def running_chats(url: str, tokens: int) -> AsyncIterator[None]:
+    """Keep RUNNING streams open, each past its first token; they end with their gateway."""
+    begun: set[int] = set()
+    all_begun = asyncio.Event()
+
+    def seen(chat: int) -> None:
+        begun.add(chat)
+        if len(begun) == RUNNING:
+            all_begun.set()
+
+    async def run(chat: int) -> None:
+        # The gateway is killed under it: how a client's library words that is not our subject.
+        with pytest.raises(Exception):  # noqa: B017, PT011
+            await streamed(url, f"Chat {chat}", tokens, seen=lambda _: seen(chat))
+
+    async with asyncio.TaskGroup() as group:
+        for chat in range(RUNNING):
+            group.create_task(run(chat))
+        async with asyncio.timeout(120):
+            await all_begun.wait()
+        yield
+
+
+async def time_to_first_token_after_a_dead_head(model: Path, tokens: int) -> float:
+    """Kill a gateway whose chats hold every place; return how soon another one's chat starts."""
+    prompt = "Who is there?"
+    ranges = [str(layers) for layers in partition(layer_count(model), 2)]
+    with nodes(model, ranges) as serving:
+        urls = [node.url for node in serving]
+        with gateway(model, urls) as doomed, gateway(model, urls) as other:
+            async with running_chats(doomed.url, tokens):
+                for node in serving:
+                    told = get(f"{node.url}/node")
+                    assert told["sessions"] == told["sessions_max"] == RUNNING
+                doomed.kill()
+                killed_at = time.monotonic()
+                chat = await streamed(other.url, prompt, 16)
+    assert chat.text == expected_text(model, prompt, 16)
+    return chat.arrivals[0] - killed_at
+
+
+async def test_the_places_of_a_dead_gateway_come_free_by_themselves(tiny_model_dir: Path):
+    waited_s = await time_to_first_token_after_a_dead_head(tiny_model_dir, 450)
+
+    print(f"first token {waited_s:.1f} s after the kill")
+
+
+@pytest.mark.slow
+async def test_a_chat_starts_within_ten_seconds_of_a_gateway_s_death(smollm2_dir: Path):
+    """Pins of sessions that nobody touches expire after 5 s (ADR-0029)."""
+    waited_s = await time_to_first_token_after_a_dead_head(smollm2_dir, 1000)
+
+    assert waited_s <= 10.0

@@ -1,0 +1,86 @@
+"""A node dies in the middle of a stream, and its client reads on as if nothing had happened."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cluster.api import Told, counted, expected_text, get, streamed, until
+from tests.processes import MeshnetProcess, meshnet
+
+PROMPT = "Tell me of the fox and the lazy dog."
+TOKENS = 240
+TRIES = 5
+
+
+@pytest.fixture(scope="module")
+def mesh(
+    tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MeshnetProcess]:
+    with meshnet(
+        "up", "--model", str(tiny_model_dir), "--nodes", "3", "--port", "0", "--json-ready",
+        MESHNET_WEIGHTS="fp32", MESHNET_CACHE_DIR=str(tmp_path_factory.mktemp("cache")),
+    ) as process:  # fmt: skip
+        yield process
+
+
+@pytest.fixture(scope="module")
+def calm(mesh: MeshnetProcess) -> Told:
+    return asyncio.run(streamed(mesh.url, PROMPT, TOKENS))
+
+
+async def test_an_undisturbed_stream_is_the_unsplit_model_s_text(calm: Told, tiny_model_dir: Path):
+    assert calm.text == expected_text(tiny_model_dir, PROMPT, TOKENS)
+    assert len(calm.tokens) == TOKENS
+    assert (calm.finishes, calm.ended, len(calm.usages)) == (["length"], 1, 1)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["head", "middle", "tail"])
+async def test_a_stream_survives_the_death_of_a_node(mesh: MeshnetProcess, calm: Told, place: int):
+    tokens_drawn = random.Random(place)
+    for _ in range(TRIES):
+        at = tokens_drawn.randrange(5, TOKENS // 2)
+
+        told, refills = await told_with_kill(mesh, place, at)
+
+        assert told.errors == []
+        assert told.tokens == calm.tokens
+        assert told.text == calm.text
+        assert (told.finishes, told.ended) == (["length"], 1)
+        assert told.usages == calm.usages
+        if refills:
+            print(f"killed at token {at}; worst gap {told.worst_gap_s:.2f} s")
+            return
+    raise AssertionError("the mesh was always done before its client read half of the answer")
+
+
+async def told_with_kill(mesh: MeshnetProcess, place: int, at: int) -> tuple[Told, int]:
+    """Stream, kill a node when token `at` is read; return the answer and how many refills it took.
+
+    There is none if the whole answer was on its way already when the client read that far.
+    """
+    victim = get(f"{mesh.url}/mesh")["nodes"][place]
+    before = refills_of(mesh)
+
+    def kill(count: int) -> None:
+        if count == at:
+            os.kill(victim["pid"], signal.SIGKILL)
+
+    told = await streamed(mesh.url, PROMPT, TOKENS, seen=kill)
+
+    def restarted() -> bool:
+        now = get(f"{mesh.url}/mesh")
+        node = now["nodes"][place] if now["ready"] else victim
+        return bool(node["url"] == victim["url"] and node["pid"] != victim["pid"])
+
+    await until(restarted, "the killed node is back at its URL")
+    return told, refills_of(mesh) - before
+
+
+def refills_of(mesh: MeshnetProcess) -> int:
+    return counted(mesh.url, "meshnet_refills_total").total()
