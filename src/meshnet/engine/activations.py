@@ -88,7 +88,7 @@ def unpacked(activation: Activation, dtype: torch.dtype, device: torch.device) -
 
 def _bytes_of(tensor: Tensor) -> Buffer:
     flat = tensor.detach().contiguous().cpu().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())
+    return flat.view(torch.uint8).numpy().data
 
 
 def _tensor_over(data: Buffer, offset: int, spec: TensorSpec) -> Tensor:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import dataclass, field
-from typing import Any, cast, overload
+from typing import Any, overload
 
 from torch import Tensor, nn
 
@@ -87,7 +87,7 @@ class LayerList(nn.ModuleList):
     def __getitem__(self, index: int | slice) -> nn.Module | nn.ModuleList:
         if isinstance(index, slice) and index.indices(len(self)) == (0, len(self), 1):
             return self
-        return cast("nn.Module | nn.ModuleList", super().__getitem__(index))
+        return super().__getitem__(index)
 
 
 @dataclass(slots=True)
@@ -162,7 +162,7 @@ def shard_class(model_class: type[Any], held: LayerRange) -> type[Any]:
         local = nn.ModuleList(shown[index] for index in range(held.start, held.stop))
         layers.decoder._modules[layers.name] = local
         try:
-            model_class.initialize_weights(self)  # type: ignore[attr-defined]
+            model_class.initialize_weights(self)
         finally:
             layers.decoder._modules[layers.name] = shown
 
