@@ -37,6 +37,12 @@ RESTART_WAIT_S = 60.0
 """Where a launcher starts dead nodes again, waiting for one is better than refusing."""
 
 
+def new_session_id() -> SessionId:
+    """Mint an id that nobody can guess and that sorts by age: nodes rank sessions by their ids."""
+    milliseconds = time.time_ns() // 1_000_000
+    return SessionId(f"{milliseconds:012x}{secrets.token_hex(SESSION_ID_BYTES)}")
+
+
 @dataclass(frozen=True, slots=True)
 class Composition:
     """A running head and what it was made of. `names` are what users call the nodes."""
@@ -95,7 +101,7 @@ async def composed(
                 directory,
                 model=model,
                 encode_text=lambda words: tuple(text.encode(words, special=False)),
-                new_session_id=lambda: SessionId(secrets.token_hex(SESSION_ID_BYTES)),
+                new_session_id=new_session_id,
                 clock=time.monotonic,
                 jitter=jitter,
                 limits=head_limits(settings, route_wait_s),

@@ -81,7 +81,7 @@ class Model:
             if found and by == "used":
                 return min(found, key=lambda row: (row.used, row.born))
             if found:
-                return max(found, key=lambda row: row.born)
+                return max(found, key=lambda row: row.session)
         return None
 
     def without_one_for_its_place(self, shard: int, rows: list[Row], old_head: bool) -> list[Row]:
@@ -96,9 +96,7 @@ class Model:
             raise Refused
         return [row for row in rows if row is not leaver]
 
-    def with_bytes(
-        self, me: Row | None, needed: int, rows: list[Row], born: int, old_head: bool
-    ) -> list[Row]:
+    def with_bytes(self, me: Row | None, needed: int, rows: list[Row], old_head: bool) -> list[Row]:
         while sum(row.weight for row in rows if row is not me) + needed > BYTES_MAX:
             others = [row for row in rows if row is not me]
             leaver = self.first(others, [self.is_idle], "used")
@@ -106,9 +104,9 @@ class Model:
                 anyone = [lambda row: row.running is None, lambda row: True]
                 leaver = self.first(others, anyone, "used")
             elif leaver is None:
-                younger = [row for row in others if row.born > born]
+                younger = [row for row in others if me is not None and row.session > me.session]
                 choices = [lambda row: row.running is None, lambda row: True]
-                leaver = self.first(younger, choices, "born")
+                leaver = self.first(younger, choices, "session")
             if leaver is None:
                 raise Refused
             rows = [row for row in rows if row is not leaver]
@@ -122,8 +120,7 @@ class Model:
         if row is None:
             rows = self.without_one_for_its_place(shard, rows, old_head)
         if row is None or needed > row.weight:
-            born = self.births + 1 if row is None else row.born
-            rows = self.with_bytes(row, needed, rows, born, old_head)
+            rows = self.with_bytes(row, needed, rows, old_head)
         self.rows = rows
         if row is None:
             self.births += 1
@@ -279,9 +276,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert row is not None
             try:
                 if past + len(ids) > row.weight:
-                    model.rows = model.with_bytes(
-                        row, past + len(ids), model.rows, row.born, old_head=False
-                    )
+                    model.rows = model.with_bytes(row, past + len(ids), model.rows, old_head=False)
             except Refused:
                 model.rows = [other for other in model.rows if other is not row]
                 servable = False

@@ -574,50 +574,63 @@ def test_a_new_session_never_preempts_one_that_is_in_use():
 
 def test_an_old_session_that_grows_preempts_the_youngest():
     store = Held(sessions_max=8, bytes_max=9)
-    for session in ("old", "middle", "young"):
+    for session in ("1-old", "2-middle", "3-young"):
         store.cache(session, 0.0)
 
-    assert store.end(store.extend("old", 3, 1.0), 1.0)
+    assert store.end(store.extend("1-old", 3, 1.0), 1.0)
 
-    assert store.lengths(1.0) == {"old": 4, "middle": 3}
+    assert store.lengths(1.0) == {"1-old": 4, "2-middle": 3}
     assert store.evictions == {EvictionReason.PREEMPTED: 1}
 
 
 def test_the_youngest_that_cannot_grow_gives_way_and_waits_for_room():
     store = Held(sessions_max=8, bytes_max=6)
-    store.cache("old", 0.0)
-    store.cache("young", 0.0)
+    store.cache("1-old", 0.0)
+    store.cache("3-young", 0.0)
 
-    assert miss(store, "young", 3, 1.0) is MissReason.PREEMPTED
-    assert store.lengths(1.0) == {"old": 3}
+    assert miss(store, "3-young", 3, 1.0) is MissReason.PREEMPTED
+    assert store.lengths(1.0) == {"1-old": 3}
     assert store.evictions == {EvictionReason.PREEMPTED: 1}
     with pytest.raises(NoRoom):
-        store.start("young", 2.0, tokens=4, attempt=2)
-    store.release(SessionId("old"), 3.0)
-    assert store.start("young", 3.0, tokens=4, attempt=2)
+        store.start("3-young", 2.0, tokens=4, attempt=2)
+    store.release(SessionId("1-old"), 3.0)
+    assert store.start("3-young", 3.0, tokens=4, attempt=2)
+
+
+def test_seniority_is_the_order_of_ids_and_so_the_same_on_every_node():
+    """Two sessions may reach two nodes in different orders; both must prefer the same one."""
+    orders = (("1-old", "2-young"), ("2-young", "1-old"))
+    for order in orders:
+        store = Held(sessions_max=8, bytes_max=6)
+        for session in order:
+            store.cache(session, 0.0)
+
+        store.extend("1-old", 3, 1.0)
+
+        assert set(store.lengths(1.0)) == {"1-old"}
 
 
 def test_seniority_is_age_and_not_the_time_of_last_use():
     store = Held(sessions_max=8, bytes_max=9)
-    for session in ("old", "middle", "young"):
+    for session in ("1-old", "2-middle", "3-young"):
         store.cache(session, 0.0)
-    store.end(store.start("old", 2.0, attempt=2), 2.0)
+    store.end(store.start("1-old", 2.0, attempt=2), 2.0)
 
-    store.extend("middle", 3, 3.0)
+    store.extend("2-middle", 3, 3.0)
 
-    assert set(store.lengths(3.0)) == {"old", "middle"}
+    assert set(store.lengths(3.0)) == {"1-old", "2-middle"}
 
 
 def test_a_session_that_runs_no_step_is_preempted_before_a_younger_one_that_does():
     store = Held(sessions_max=8, bytes_max=9)
-    for session in ("old", "middle", "young"):
+    for session in ("1-old", "2-middle", "3-young"):
         store.cache(session, 0.0)
-    running = store.extend("young", 3, 0.0, tokens=0)
+    running = store.extend("3-young", 3, 0.0, tokens=0)
 
-    store.extend("old", 3, 1.0)
+    store.extend("1-old", 3, 1.0)
 
     assert store.holds(running)
-    assert set(store.lengths(1.0)) == {"old", "young"}
+    assert set(store.lengths(1.0)) == {"1-old", "3-young"}
 
 
 def test_the_oldest_progresses_even_if_all_younger_ones_run():

@@ -6,11 +6,12 @@ Whoever needs bytes takes them, in this order:
     2. sessions *younger* than the one that grows, the youngest first, those that run no step
        before those that do (a running step then finds itself superseded).
 
-Seniority is the order of creation, and a session of a device can only be preempted by an older
-one. So the oldest always progresses, and each session that finishes makes another the oldest:
-sessions that together exceed the bound finish one after the other instead of evicting each other
-forever. A session that was preempted starts again as the youngest, and has no room before one
-that was older has left: older ones only grow. So refills are bounded by departures.
+Seniority is the order of session ids, which heads begin with the time: it is the same on every
+node, whatever arrived where first. (Were it each node's own, two sessions could each be the elder
+on one node and preempt each other forever.) A session can only be preempted by an older one, so
+the oldest always progresses, and each session that finishes makes another the oldest: sessions
+that together exceed the bound finish one after the other. A session that was preempted has no
+room before one that was older has left, since only what is there may grow.
 """
 
 from __future__ import annotations
@@ -63,13 +64,14 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Bytes that one session asks for. Nobody younger than `seniority` is in its way.
+    """Bytes that one session asks for. Nobody younger than `elder` is in its way.
 
+    `elder` None is a session that has no right to a place yet: it preempts nobody.
     `anyone` is ADR-0022's rule: the least recently used goes, pinned or not, of any age.
     """
 
     bytes: int
-    seniority: int
+    elder: SessionId | None
     keep: SessionCacheEntry[Any] | None
     anyone: bool = False
 
@@ -129,8 +131,9 @@ class ByteBudget:
             for shelf, entry in sorted(busy, key=_least_recent_leased_last):
                 yield Victim(shelf, entry, EvictionReason.BYTES)
             return
-        for shelf, entry in sorted(busy, key=_youngest_leased_last):
-            if entry.created > claim.seniority:
+        busy.sort(key=lambda held: held[1].session, reverse=True)
+        for shelf, entry in sorted(busy, key=_leased_last):
+            if claim.elder is not None and entry.session > claim.elder:
                 yield Victim(shelf, entry, EvictionReason.PREEMPTED)
 
     def _all(self) -> Iterator[tuple[Shelf[Any], SessionCacheEntry[Any]]]:
@@ -145,5 +148,5 @@ def _least_recent_leased_last(
     return held[1].lease is not None, held[1].used_at, held[1].created
 
 
-def _youngest_leased_last(held: tuple[Shelf[Any], SessionCacheEntry[Any]]) -> tuple[bool, int]:
-    return held[1].lease is not None, -held[1].created
+def _leased_last(held: tuple[Shelf[Any], SessionCacheEntry[Any]]) -> bool:
+    return held[1].lease is not None

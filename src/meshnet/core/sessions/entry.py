@@ -62,7 +62,7 @@ class Lease(Generic[C]):
 
 @dataclass(slots=True, eq=False)
 class SessionCacheEntry(Generic[C]):
-    """One session on one shard. `created` numbers the sessions of a device by seniority."""
+    """One session on one shard. `created` numbers the sessions of a device as they came."""
 
     session: SessionId
     layers: LayerRange

@@ -33,9 +33,6 @@ from meshnet.core.vocabulary import (
 RETRY_AFTER_S = 0.5
 """A place frees by a release rather than by a pin running out, so those who wait ask often."""
 
-NEWEST = 2**62
-"""Seniority of a session that is not there yet: everybody is older."""
-
 
 class SessionCacheStore(Generic[C]):
     """The sessions of one shard. Not thread-safe, except for `holds`."""
@@ -297,7 +294,7 @@ class SessionCacheStore(Generic[C]):
         """Find room for an old session's next positions, or preempt the session itself."""
         if bytes_needed <= entry.bytes:
             return
-        claim = Claim(bytes_needed, entry.created, entry)
+        claim = Claim(bytes_needed, entry.session, entry)
         victims = self._budget.victims(claim, (), now)
         if victims is None:
             self._shelf.remove(entry, EvictionReason.PREEMPTED)
@@ -312,8 +309,8 @@ class SessionCacheStore(Generic[C]):
         if entry is not None and bytes_needed <= entry.bytes:
             return entry
         out_of_the_way = self._count_victim(now, anyone=anyone) if entry is None else []
-        seniority = NEWEST if entry is None else entry.created
-        claim = Claim(bytes_needed, seniority, entry, anyone=anyone)
+        elder = None if entry is None else session
+        claim = Claim(bytes_needed, elder, entry, anyone=anyone)
         victims = self._budget.victims(claim, out_of_the_way, now)
         if victims is None:
             raise NoRoom(

@@ -1,0 +1,25 @@
+"""Session ids: minted once per generation, unguessable, ranked by age on every node."""
+
+from unittest.mock import patch
+
+from meshnet.cli.composition import SESSION_ID_BYTES, new_session_id
+from meshnet.core.protocol.headers import session_id
+
+
+def test_a_session_id_of_a_later_millisecond_sorts_after_an_earlier_one():
+    """Nodes preempt by this order; if it followed chance, old sessions would give way to new."""
+    ids = []
+    for milliseconds in (1_000, 1_001, 1_700_000_000_000, 1_700_000_000_001):
+        with patch("meshnet.cli.composition.time.time_ns", return_value=milliseconds * 1_000_000):
+            ids.append(new_session_id())
+
+    assert ids == sorted(ids)
+
+
+def test_session_ids_of_one_millisecond_differ_in_all_their_random_bits():
+    with patch("meshnet.cli.composition.time.time_ns", return_value=0):
+        ids = {new_session_id() for _ in range(100)}
+
+    assert len(ids) == 100
+    assert {len(each) for each in ids} == {12 + 2 * SESSION_ID_BYTES}
+    assert all(session_id(each) == each for each in ids)
