@@ -15,6 +15,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast
 
 from meshnet.core.vocabulary import ModelError, ModelId, NoTemplate, TemplateError
+from meshnet.engine.decoding import Pieces, WindowDecoder
 from meshnet.engine.text import GenerationDefaults, HFText
 
 USER = [{"role": "user", "content": "hi"}]
@@ -333,3 +334,29 @@ def test_a_damaged_tokenizer_is_a_model_error(
 
     with pytest.raises(ModelError, match="tokenizer"):
         HFText.load(tmp_path, ModelId("m"))
+
+
+class CountingTokenizer:
+    """A tokenizer that remembers how many ids its longest decoding had."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.longest = 0
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+        self.longest = max(self.longest, len(ids))
+        return str(self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
+
+
+@pytest.mark.parametrize("line", ["The quick brown fox. ", "    ", "a   b\n\n", "é😀 "])
+def test_the_work_of_a_token_does_not_grow_with_the_text(line: str) -> None:
+    """Pit A92: of eight thousand ids no more than a few are ever decoded again."""
+    backend = sentencepiece_tokenizer().backend_tokenizer
+    ids = (backend.encode(line * 800, add_special_tokens=False).ids * 8)[:8000]
+    counting = CountingTokenizer(backend)
+    decoder = WindowDecoder(Pieces(backend), counting, skip_special=True)  # type: ignore[arg-type]
+
+    text = "".join([*(decoder.push(token_id) for token_id in ids), decoder.flush()])
+
+    assert text == backend.decode(ids)
+    assert counting.longest <= 24

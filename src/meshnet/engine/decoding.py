@@ -106,9 +106,10 @@ class ByteLevelDecoder:
 class WindowDecoder:
     """Decodes the latest ids with and without the new one, and says the difference.
 
-        ids:  ....... | window start ... | said so far | new
-    The window begins with ids that gave visible text, so a decoder that strips the first
-    space of what it gets strips the same one twice.
+        ids:  ....... | anchor | ....... | latest said | new
+                      '--------'         '-------------------' the window
+    The anchor is ids that gave visible text, so a decoder that strips the first space of what
+    it gets strips the same one twice. What was said between is forgotten: work per id is constant.
     """
 
     def __init__(self, pieces: Pieces, backend: Tokenizer, *, skip_special: bool) -> None:
@@ -116,6 +117,7 @@ class WindowDecoder:
         self._backend = backend
         self._skipped = pieces.special_ids if skip_special else frozenset()
         self._window: list[int] = []
+        self._anchor_ids = 0
         self._said_ids = 0
 
     def push(self, token_id: int) -> str:
@@ -129,7 +131,9 @@ class WindowDecoder:
             return ""
         new = self._window[self._said_ids :]
         if self._decode(new).strip():
-            self._window = new
+            self._window, self._anchor_ids = new, len(new)
+        else:
+            self._window = self._window[: self._anchor_ids] + new
         self._said_ids = len(self._window)
         return whole[len(said) :]
 
