@@ -14,10 +14,12 @@ from meshnet.core.vocabulary import (
     ShardDescription,
 )
 
+MODEL = ModelId("m")
 
-def shard(start: int, stop: int) -> ShardDescription:
+
+def shard(start: int, stop: int, model: ModelId = MODEL) -> ShardDescription:
     return ShardDescription(
-        model=ModelId("m"), fingerprint="f", layers=LayerRange(start, stop), layers_total=30,
+        model=model, fingerprint="f", layers=LayerRange(start, stop), layers_total=30,
         dtype=DType.FP32, hidden_size=64, vocab_size=100, context_length=512,
         capabilities=Capabilities(True, True), kv_bytes=KVBytes(512), weight_bytes=254_900_000,
         bytes_read=254_800_000, arithmetic="a",
@@ -33,7 +35,7 @@ def node(*shards: ShardDescription, compute_s: float = 1.0) -> NodeDescription:
 
 
 def test_a_report_reads_back_what_it_wrote():
-    reports = (report_of("node-1", "http://127.0.0.1:40001", node(shard(0, 10))),)
+    reports = (report_of("node-1", "http://127.0.0.1:40001", node(shard(0, 10)), MODEL),)
 
     assert from_json(as_json(reports)) == reports
     assert as_json(reports)[0]["layers"] == [0, 10]
@@ -41,8 +43,8 @@ def test_a_report_reads_back_what_it_wrote():
 
 def test_a_table_fits_a_narrow_terminal_uncut():
     reports = [
-        report_of("node-10", "http://127.0.0.1:40001", node(shard(0, 10))),
-        report_of("node-11", "http://127.0.0.1:40002", node(shard(10, 30), compute_s=3.0)),
+        report_of("node-10", "http://127.0.0.1:40001", node(shard(0, 10)), MODEL),
+        report_of("node-11", "http://127.0.0.1:40002", node(shard(10, 30), compute_s=3.0), MODEL),
     ]
     out = io.StringIO()
 
@@ -58,10 +60,21 @@ def test_a_table_fits_a_narrow_terminal_uncut():
 def test_a_node_that_still_loads_is_shown_as_such():
     out = io.StringIO()
 
-    print_table(Console(file=out, width=80), [report_of("n", "http://h:1", node())], urls=False)
+    print_table(
+        Console(file=out, width=80), [report_of("n", "http://h:1", node(), MODEL)], urls=False
+    )
 
     assert "none yet" in out.getvalue()
 
 
 def test_sizes_are_told_with_one_decimal_and_a_unit():
     assert [bytes_text(n) for n in (999, 1500, 254_900_000)] == ["999 B", "1.5 kB", "254.9 MB"]
+
+
+def test_layers_are_those_of_the_model_that_is_asked_about():
+    several = node(shard(0, 10), shard(4, 30, ModelId("other")))
+
+    report = report_of("n", "http://h:1", several, MODEL)
+
+    assert report.layers == (0, 10)
+    assert report.weight_bytes == 2 * 254_900_000

@@ -177,10 +177,11 @@ def status(
     settings: options.Set = None,
 ) -> None:
     """Show the nodes behind a gateway: layers, bytes, caches, time."""
+    from meshnet.cli.machine import url_here
     from meshnet.cli.status import show_status
 
     chosen = options.settings_from({}, config, settings)
-    show_status(chosen, url or f"http://{chosen.host}:{chosen.port}", as_json=as_json)
+    show_status(chosen, url or url_here(chosen.host, chosen.port), as_json=as_json)
 
 
 def pull(

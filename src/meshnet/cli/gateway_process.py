@@ -163,6 +163,6 @@ def api_app(composition: Composition, settings: GatewaySettings, telemetry: Tele
 def reports(composition: Composition) -> list[NodeReport]:
     """Return what the directory knows now, in the order the nodes were given."""
     return [
-        report_of(composition.names[node.node], str(node.node), node)
+        report_of(composition.names[node.node], str(node.node), node, composition.model)
         for node in composition.directory.snapshot()
     ]

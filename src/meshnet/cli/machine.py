@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 
 import psutil
@@ -21,4 +22,15 @@ def free_memory_bytes() -> int:
 
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach `host`."""
-    return host == "localhost" or host == "::1" or host.startswith("127.")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def url_here(host: str, port: int) -> str:
+    """Return the URL under which this machine reaches a server that listens on `host`."""
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"

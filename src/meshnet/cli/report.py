@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from rich.console import Console
 from rich.table import Table
 
-from meshnet.core.vocabulary import NodeDescription
+from meshnet.core.vocabulary import ModelId, NodeDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,16 @@ class NodeReport:
     compute_s: float
 
 
-def report_of(name: str, url: str, node: NodeDescription) -> NodeReport:
-    """Sum up a node; its layers are those of its shards together."""
+def report_of(name: str, url: str, node: NodeDescription, model: ModelId) -> NodeReport:
+    """Sum up a node: its layers of `model`, and the bytes of all its shards."""
+    held = [shard.layers for shard in node.shards if shard.model == model]
     return NodeReport(
         name=name,
         url=url,
         pid=node.pid,
         layers=(
-            min((shard.layers.start for shard in node.shards), default=0),
-            max((shard.layers.stop for shard in node.shards), default=0),
+            min((layers.start for layers in held), default=0),
+            max((layers.stop for layers in held), default=0),
         ),
         weight_bytes=sum(shard.weight_bytes for shard in node.shards),
         bytes_read=sum(shard.bytes_read for shard in node.shards),

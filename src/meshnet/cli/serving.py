@@ -15,6 +15,7 @@ import socket
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
+from meshnet.cli.machine import url_here
 from meshnet.core.vocabulary import MeshnetError
 
 T = TypeVar("T")
@@ -46,12 +47,7 @@ def bind(host: str, port: int) -> socket.socket:
 def url_of(listener: socket.socket) -> str:
     """Return the URL under which this machine reaches the listener."""
     host, port = listener.getsockname()[:2]
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
-    return (
-        f"http://[{shown}]:{port}"
-        if ":" in shown and "[" not in shown
-        else f"http://{shown}:{port}"
-    )
+    return url_here(host, port)
 
 
 @contextlib.contextmanager
