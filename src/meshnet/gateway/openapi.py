@@ -29,6 +29,7 @@ _STRING: Schema = {"type": "string"}
 
 def _shared(limits: ApiLimits) -> Schema:
     stop = {"type": "string", "minLength": 1, "maxLength": limits.stop_characters}
+    stops = {"type": "array", "maxItems": limits.stops, "items": stop}
     return {
         "model": _STRING,
         "max_completion_tokens": _integer(1, INTEGER_MAX),
@@ -49,13 +50,7 @@ def _shared(limits: ApiLimits) -> Schema:
         "seed": _integer(-(2**63), 2**64 - 1),
         "min_tokens": _integer(0, INTEGER_MAX),
         "ignore_eos": _BOOLEAN,
-        "stop": {
-            "anyOf": [
-                stop,
-                {"type": "array", "maxItems": limits.stops, "items": stop},
-                {"type": "null"},
-            ]
-        },
+        "stop": {"anyOf": [stop, stops, {"type": "null"}]},
         "stop_token_ids": {
             "type": ["array", "null"],
             "maxItems": limits.stop_token_ids,
@@ -91,12 +86,14 @@ def chat_fields(limits: ApiLimits) -> Schema:
         "required": ["role", "content", "tool_call_id"],
         "properties": {"role": {"const": "tool"}, "content": content, "tool_call_id": _STRING},
     }
+    message = {"anyOf": [spoken, result]}
+    switch = {"type": ["boolean", "string"]}
     return _shared(limits) | {
         "messages": {
             "type": "array",
             "minItems": 1,
             "maxItems": limits.messages,
-            "items": {"anyOf": [spoken, result]},
+            "items": message,
         },
         "logprobs": _BOOLEAN,
         "top_logprobs": _integer(0, limits.top_logprobs)
@@ -104,10 +101,7 @@ def chat_fields(limits: ApiLimits) -> Schema:
         "reasoning_effort": {"type": ["string", "null"]},
         "chat_template_kwargs": {
             "type": ["object", "null"],
-            "properties": {
-                "enable_thinking": {"type": ["boolean", "string"]},
-                "reasoning_effort": {"type": ["boolean", "string"]},
-            },
+            "properties": dict.fromkeys(("enable_thinking", "reasoning_effort"), switch),
             "additionalProperties": False,
         },
     }
