@@ -54,7 +54,7 @@ PULL_EXAMPLES = """
 
   meshnet pull                                   the default model
 
-  meshnet pull --model HuggingFaceTB/SmolLM2-360M-Instruct
+  meshnet pull HuggingFaceTB/SmolLM2-360M-Instruct
 """
 
 SIMULATE_EXAMPLES = """
@@ -185,6 +185,9 @@ def status(
 
 
 def pull(
+    name: Annotated[
+        str | None, typer.Argument(help="The model; the same as --model.", show_default=False)
+    ] = None,
     model: options.Model = None,
     config: options.Config = None,
     settings: options.Set = None,
@@ -192,7 +195,7 @@ def pull(
     """Fetch a model into the cache directory."""
     from meshnet.cli.models import pull_model
 
-    pull_model(options.settings_from({"model": model}, config, settings))
+    pull_model(options.settings_from({"model": name or model}, config, settings))
 
 
 def simulate(
