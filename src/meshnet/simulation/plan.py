@@ -25,6 +25,9 @@ TOKENS_MAX = 20
 START_MAX_S = 12.0
 
 
+SHAPES = ("plain", "plain", "spares", "spares", "cramped", "cramped", "crowded", "cacheless", "old")
+
+
 class Kind(Enum):
     CURRENT = "current"
     CACHELESS = "cacheless"
@@ -69,8 +72,7 @@ class ClusterPlan:
 def plan(seed: int, faults: Faults) -> ClusterPlan:
     """Draw a cluster. The same seed and faults give the same cluster."""
     rng = random.Random(f"plan {seed}")
-    shape = rng.choice(("plain", "plain", "spares", "spares", "cramped", "cramped",
-                        "cacheless", "old"))  # fmt: skip
+    shape = rng.choice(SHAPES)
     nodes = _nodes(rng, shape)
     heads = rng.randint(1, 3)
     greedy = shape == "old"
@@ -78,7 +80,11 @@ def plan(seed: int, faults: Faults) -> ClusterPlan:
     crashing = frozenset(h for h in range(1, heads) if rng.random() < faults.head_crash)
     roomy = shape in ("plain", "spares")
     legacy = frozenset(h for h in range(heads) if roomy and rng.random() < 0.25)
-    reserved = rng.choice((2, 8, 512)) if shape == "cramped" else 512
+    reserved = 512
+    if shape in ("cramped", "crowded"):
+        reserved = rng.choice((1, 2, 8, 512))
+    if shape == "crowded":
+        chats = tuple(_hurried(chat) for chat in chats)
     return ClusterPlan(nodes, heads, chats, crashing, legacy, reserved)
 
 
@@ -90,6 +96,11 @@ def _nodes(rng: random.Random, shape: str) -> tuple[NodePlan, ...]:
         nodes += [NodePlan(NodeId(f"s{index}"), layers) for index, layers in enumerate(spares)]
     elif shape == "cramped":
         nodes = [_cramped(rng, node) for node in nodes]
+    elif shape == "crowded":
+        nodes = [_short_of_bytes(rng, node) for node in nodes]
+        if rng.random() < 0.5:
+            names = [node.node for node in reversed(nodes)]
+            nodes = [replace(node, node=name) for node, name in zip(nodes, names, strict=True)]
     elif shape == "cacheless":
         nodes[odd] = replace(nodes[odd], kind=Kind.CACHELESS)
     elif shape == "old":
@@ -100,6 +111,10 @@ def _nodes(rng: random.Random, shape: str) -> tuple[NodePlan, ...]:
 def _cramped(rng: random.Random, node: NodePlan) -> NodePlan:
     if rng.random() < 0.5:
         return replace(node, sessions_max=rng.randint(1, 3))
+    return _short_of_bytes(rng, node)
+
+
+def _short_of_bytes(rng: random.Random, node: NodePlan) -> NodePlan:
     session_bytes = (PROMPT_MAX + TOKENS_MAX) * LAYER_BYTES_PER_TOKEN * len(node.layers)
     return replace(node, kv_bytes_max=int(session_bytes * rng.uniform(1.1, 3.0)))
 
@@ -118,6 +133,12 @@ def _chat(rng: random.Random, index: int, heads: int, faults: Faults, greedy: bo
         leaves_after=rng.randint(1, tokens_max) if rng.random() < faults.cancelled else None,
         leaves_after_s=rng.uniform(0.0, 3.0) if rng.random() < faults.cancelled / 2 else None,
     )
+
+
+def _hurried(chat: ChatPlan) -> ChatPlan:
+    """The same chat within the first second, as long as it may get."""
+    starts_s = chat.starts_s / START_MAX_S
+    return replace(chat, starts_s=starts_s, tokens_max=TOKENS_MAX, stop_ids=frozenset())
 
 
 def _sampling(rng: random.Random, prompt_length: int) -> SamplingParams:
