@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from meshnet.core.protocol.limits import Limits
@@ -20,7 +20,11 @@ def no_text(text: str) -> tuple[int, ...]:
 
 @asynccontextmanager
 async def head_over(
-    urls: Sequence[str], *, kv_cache: bool = True, limits: HeadLimits | None = None
+    urls: Sequence[str],
+    *,
+    kv_cache: bool = True,
+    limits: HeadLimits | None = None,
+    encode_text: Callable[[str], tuple[int, ...]] = no_text,
 ) -> AsyncIterator[Head]:
     """A head of the one model that the nodes serve."""
     async with HttpHopClient({NodeId(url): url for url in urls}, limits=Limits()) as client:
@@ -36,7 +40,7 @@ async def head_over(
             client,
             directory,
             model=model,
-            encode_text=no_text,
+            encode_text=encode_text,
             new_session_id=lambda: SessionId(secrets.token_hex(24)),
             clock=time.monotonic,
             jitter=random.Random(0).random,

@@ -25,7 +25,7 @@ from meshnet.core.routing import partition
 
 CHATS = 12
 PLACES = 2
-TOKENS = 64
+TOKENS = 240
 RUNNING = 8
 EVENTS = {"MESHNET_LOG_FORMAT": "json", "MESHNET_LOG_LEVEL": "debug"}
 
