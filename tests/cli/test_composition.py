@@ -17,6 +17,7 @@ def test_a_session_id_of_a_later_millisecond_sorts_after_an_earlier_one():
 
 
 def test_session_ids_of_one_millisecond_differ_in_all_their_random_bits():
+    """Pit C7."""
     with patch("meshnet.cli.composition.time.time_ns", return_value=0):
         ids = {new_session_id() for _ in range(100)}
 

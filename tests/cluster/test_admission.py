@@ -78,6 +78,7 @@ def crowded(tiny_model_dir: Path) -> Iterator[tuple[list[MeshnetProcess], list[M
 async def test_twelve_chats_share_two_places(
     crowded: tuple[list[MeshnetProcess], list[MeshnetProcess]], tiny_model_dir: Path, gateways: int
 ):
+    """Pit C1."""
     serving, heads = crowded
     prompts = [f"Chat {chat} of {CHATS}: what is the capital of France?" for chat in range(CHATS)]
     expected = [expected_text(tiny_model_dir, prompt, TOKENS) for prompt in prompts]
@@ -150,6 +151,7 @@ async def time_to_first_token_after_a_dead_head(model: Path, tokens: int) -> flo
 
 
 async def test_the_places_of_a_dead_gateway_come_free_by_themselves(tiny_model_dir: Path):
+    """Pits A79 and A109."""
     waited_s = await time_to_first_token_after_a_dead_head(tiny_model_dir, 450)
 
     print(f"first token {waited_s:.1f} s after the kill")
@@ -157,7 +159,7 @@ async def test_the_places_of_a_dead_gateway_come_free_by_themselves(tiny_model_d
 
 @pytest.mark.slow
 async def test_a_chat_starts_within_ten_seconds_of_a_gateway_s_death(smollm2_dir: Path):
-    """Pins of sessions that nobody touches expire after 5 s (ADR-0029)."""
+    """Pit A109: pins of sessions that nobody touches expire after 5 s (ADR-0029)."""
     waited_s = await time_to_first_token_after_a_dead_head(smollm2_dir, 1000)
 
     assert waited_s <= 10.0

@@ -179,6 +179,7 @@ def check(answer: RawAnswer | None, refused: Refused) -> None:
 async def test_a_field_that_is_wrong_is_named_with_what_was_expected(
     case: str, serving: list[MeshnetProcess], tiny_model_dir: Path
 ):
+    """Pits A95 and C5."""
     headers, body, refused = CASES[case]
 
     answer = await spoken(serving[1].url, post(good(tiny_model_dir.name) | headers, body))
@@ -247,6 +248,7 @@ class Planted:
 async def test_a_pickle_is_bytes_and_nothing_else(
     serving: list[MeshnetProcess], api: MeshnetProcess, tiny_model_dir: Path, tmp_path: Path
 ):
+    """Pit A96."""
     planted = tmp_path / "planted"
     body = pickle.dumps(Planted(planted))
     padded = body + bytes(-len(body) % (4 * HIDDEN))
@@ -295,6 +297,7 @@ async def test_an_fp16_node_takes_no_number_that_fp16_cannot_hold(tiny_model_dir
 async def test_two_thousand_random_requests_leave_the_memory_as_it_was(
     serving: list[MeshnetProcess], api: MeshnetProcess, tiny_model_dir: Path
 ):
+    """Pit A95."""
     drawn = random.Random(SEED)
     served = [psutil.Process(node.pid) for node in serving]
     async with unharmed(serving, api, tiny_model_dir):

@@ -83,6 +83,7 @@ def test_weights_are_held_in_the_element_type_asked_for(tmp_path: Path, dtype: D
 
 
 def test_a_truncated_file_is_named(tmp_path: Path):
+    """Pit A101."""
     path = save_family(tmp_path, "llama", shard_size="1GB")
     file = path / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
@@ -92,6 +93,7 @@ def test_a_truncated_file_is_named(tmp_path: Path):
 
 
 def test_a_tensor_of_the_wrong_shape_is_named_with_both_shapes(tmp_path: Path):
+    """Pit A101."""
     path = save_family(tmp_path, "llama", shard_size="1GB")
     file = path / "model.safetensors"
     tensors = load_file(file)
@@ -136,6 +138,7 @@ def test_a_missing_file_of_the_index_is_named(tmp_path: Path):
 
 
 def test_pickled_weights_are_refused_unread(tmp_path: Path):
+    """Pits A96 and A101."""
     path = save_family(tmp_path / "whole", "llama", shard_size="1GB")
     shutil.copytree(path, tmp_path / "pickled", ignore=shutil.ignore_patterns("*.safetensors"))
     (tmp_path / "pickled" / "pytorch_model.bin").write_bytes(b"not even a pickle")
@@ -145,7 +148,7 @@ def test_pickled_weights_are_refused_unread(tmp_path: Path):
 
 
 def test_an_index_cannot_point_outside_its_directory(tmp_path: Path):
-    """The name in the index is somebody else's word."""
+    """Pit A101: the name in the index is somebody else's word."""
     path = save_family(tmp_path / "model", "llama")
     secret = tmp_path / "secret.safetensors"
     save_file({"model.norm.weight": torch.ones(64)}, secret, metadata={"format": "pt"})
@@ -173,7 +176,7 @@ def test_a_directory_that_is_no_model_is_refused(tmp_path: Path):
 
 
 def test_a_model_that_needs_code_of_its_own_is_refused(tmp_path: Path):
-    """Code that comes with a checkpoint is never run."""
+    """Pit A96: code that comes with a checkpoint is never run."""
     config = {"model_type": "homemade", "auto_map": {"AutoConfig": "code.Config"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
 

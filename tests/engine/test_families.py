@@ -41,6 +41,7 @@ def _families() -> list[object]:
 def test_a_split_model_generates_what_the_whole_one_does(
     family: Family, name: str, cuts: tuple[int, ...], way: str
 ):
+    """Pits A67, A72 and A73."""
     path, reference = family(name)
 
     row = run_row(path, cuts, reference, [way])
@@ -68,7 +69,10 @@ def test_layers_that_share_their_kv_on_one_shard_generate_what_the_whole_model_d
 def test_a_cut_between_layers_that_share_their_kv_is_refused_by_the_shard(
     family: Family, name: str, cuts: tuple[int, ...]
 ):
-    """The K/V would have to travel at every step; the shard says where it may be cut instead."""
+    """Pit A74.
+
+    The K/V would have to travel at every step; the shard says where it may be cut instead.
+    """
     path, reference = family(name)
 
     row = run_row(path, cuts, reference)

@@ -115,6 +115,7 @@ def test_what_cannot_be_converted_exactly_is_refused(
 
 @pytest.mark.parametrize("tenths", range(10))
 def test_a_file_cut_anywhere_is_refused(source: Path, tmp_path: Path, tenths: int) -> None:
+    """Pit A101."""
     whole = source.read_bytes()
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(whole[: len(whole) * tenths // 10])
@@ -128,6 +129,7 @@ def test_a_file_cut_anywhere_is_refused(source: Path, tmp_path: Path, tenths: in
 def test_a_damaged_header_is_read_or_refused_but_never_worse(
     source: Path, tmp_path_factory: pytest.TempPathFactory, at: int, junk: bytes
 ) -> None:
+    """Pit A101."""
     whole = bytearray(source.read_bytes())
     whole[at : at + len(junk)] = junk
     damaged = tmp_path_factory.mktemp("damaged") / "x.gguf"
@@ -141,6 +143,7 @@ def test_a_damaged_header_is_read_or_refused_but_never_worse(
 
 
 def test_announced_counts_beyond_the_file_allocate_nothing(tmp_path: Path) -> None:
+    """Pit A101."""
     hostile = tmp_path / "hostile.gguf"
     hostile.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 2**60, 2**60) + bytes(64))
 

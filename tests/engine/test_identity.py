@@ -44,6 +44,7 @@ def test_another_configuration_has_another_fingerprint(tmp_path: Path):
 
 
 def test_another_tokenizer_has_another_fingerprint(tmp_path: Path):
+    """Pit A34."""
     path = save_family(tmp_path, "llama")
     (path / "tokenizer.json").write_text("{}")
     before = _fingerprint(path)

@@ -80,6 +80,7 @@ GRID = list(
 def test_the_candidates_are_those_of_transformers(
     temperature: float, top_k: int, top_p: float, min_p: float
 ) -> None:
+    """Pit A37."""
     sampling = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
 
     for seed in range(2):
@@ -121,6 +122,7 @@ def test_a_nucleus_wider_than_the_first_candidates_is_that_of_transformers(top_p
 def test_penalties_biases_and_bans_are_those_of_transformers(
     seed: int, history: list[int], prompt: int, sampling: SamplingParams
 ) -> None:
+    """Pit A40."""
     sampling = replace(sampling, prompt_length=min(prompt, len(history)))
 
     assert_same_distribution(logits_of(seed), history, sampling, position=len(history))
@@ -152,7 +154,7 @@ def test_the_uniform_numbers_are_keyed_by_seed_and_position() -> None:
 
 
 def test_a_draw_does_not_depend_on_the_draws_before_it() -> None:
-    """What makes a refill, a replacement tail or a verified draft draw the same token."""
+    """Pit A39: what makes a refill, a replacement tail or a verified draft draw the same token."""
     sampling = SamplingParams(temperature=1.5, seed=4)
     forwards = [SAMPLER.draw(logits_of(n), [], sampling, n) for n in range(20)]
 
@@ -162,6 +164,8 @@ def test_a_draw_does_not_depend_on_the_draws_before_it() -> None:
 
 
 def test_seed_zero_is_a_seed_like_any_other() -> None:
+    """Pit A39."""
+
     def text(seed: int) -> list[int]:
         sampling = SamplingParams(temperature=1.5, seed=seed)
         return [SAMPLER.draw(logits_of(1), [], sampling, n).token_id for n in range(10)]
@@ -180,6 +184,7 @@ def test_seed_zero_is_a_seed_like_any_other() -> None:
     ],
 )
 def test_greedy_in_all_its_spellings_is_the_argmax(sampling: SamplingParams) -> None:
+    """Pits A35 and A36."""
     for seed in range(20):
         logits = logits_of(seed)
         assert SAMPLER.draw(logits, [], sampling, 3).token_id == int(logits.argmax())
@@ -189,6 +194,7 @@ def test_greedy_in_all_its_spellings_is_the_argmax(sampling: SamplingParams) -> 
     "sampling", [SamplingParams(), SamplingParams(temperature=1.0, top_k=1, seed=3)]
 )
 def test_equal_logits_go_to_the_lowest_id(sampling: SamplingParams) -> None:
+    """Pit A36."""
     logits = torch.zeros(5000)
     logits[[700, 4000, 4900]] = 2.0
 
@@ -205,6 +211,7 @@ def test_top_k_cuts_equal_logits_by_id() -> None:
 
 
 def test_presence_and_frequency_leave_the_prompt_alone() -> None:
+    """Pit A40."""
     logits = torch.tensor([3.0, 2.9, 0.0])
     prompt_only = SamplingParams(presence_penalty=2.0, frequency_penalty=2.0, prompt_length=4)
 
@@ -213,6 +220,7 @@ def test_presence_and_frequency_leave_the_prompt_alone() -> None:
 
 
 def test_repetition_counts_the_prompt_and_pushes_down_negative_logits_too() -> None:
+    """Pit A40."""
     logits = torch.tensor([-1.0, -1.1, -9.0])
 
     token = SAMPLER.draw(logits, [0], SamplingParams(repetition_penalty=1.5, prompt_length=1), 1)
@@ -221,6 +229,7 @@ def test_repetition_counts_the_prompt_and_pushes_down_negative_logits_too() -> N
 
 
 def test_a_bias_of_plus_100_forces_and_of_minus_100_bans() -> None:
+    """Pit A41."""
     logits = torch.tensor([500.0, 1.0, 0.0])
 
     forced = SAMPLER.draw(logits / 100, [], SamplingParams(logit_bias=((2, 100.0),)), 0)
@@ -231,6 +240,7 @@ def test_a_bias_of_plus_100_forces_and_of_minus_100_bans() -> None:
 
 
 def test_the_bias_is_applied_before_the_temperature() -> None:
+    """Pit A41."""
     logits = torch.tensor([2.0, 0.0])
     sampling = SamplingParams(temperature=0.5, logit_bias=((1, 2.0),))
 
@@ -249,6 +259,7 @@ def test_banned_ids_are_free_again_from_the_position_named() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_logits_that_are_not_numbers_are_refused(bad: float) -> None:
+    """Pit A75."""
     logits = logits_of(0)
     logits[17] = bad
 

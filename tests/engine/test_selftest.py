@@ -49,6 +49,7 @@ def _prefill(length: int) -> ShardStep:
 
 
 def test_layers_that_swallow_the_cache_make_the_shard_stateless(llama: Path, swallowing: None):
+    """Pit A112."""
     said: list[str] = []
 
     shard = load_shard(llama, HEAD, report=said.append)
@@ -74,7 +75,10 @@ def test_a_stateless_shard_answers_a_decode_with_a_miss(llama: Path, swallowing:
 def test_a_first_prefill_that_leaves_the_cache_empty_is_noticed_once(
     llama: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """The self-test passed, yet the first real prefill stored nothing: caching ends, visibly."""
+    """Pit A112.
+
+    The self-test passed, yet the first real prefill stored nothing: caching ends, visibly.
+    """
     said: list[str] = []
     shard = load_shard(llama, HEAD, report=said.append)
     assert shard.supports_kv_cache

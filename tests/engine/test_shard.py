@@ -75,6 +75,7 @@ def test_inputs_of_later_layers_travel_with_the_hidden_states(tmp_path: Path):
 
 
 def test_a_part_that_cuts_layers_sharing_their_kv_is_refused(tmp_path: Path):
+    """Pit A74."""
     path = save_family(tmp_path, "gemma3n")
     whole = load_shard(path, LayerRange(0, LAYERS))
 
@@ -245,6 +246,7 @@ def test_a_step_for_other_layers_than_the_session_holds_is_a_miss(middle: TorchM
 def test_hidden_states_of_another_element_type_are_converted(
     middle: TorchModelShard, dtype: DType, torch_dtype: torch.dtype
 ):
+    """Pit A76."""
     hidden = hidden_of(4)
     exact = values_of(middle.run(hidden_step(MIDDLE, hidden), None))
     rounded = activation_of(hidden.to(torch_dtype), dtype)
@@ -257,7 +259,10 @@ def test_hidden_states_of_another_element_type_are_converted(
 
 
 def test_a_value_too_large_for_the_shards_element_type_is_refused(llama: Path):
-    """A bf16 model reaches values that fp16 cannot hold; they must not become infinity unseen."""
+    """Pit A75.
+
+    A bf16 model reaches values that fp16 cannot hold; they must not become infinity unseen.
+    """
     short = load_shard(llama, MIDDLE, dtype=DType.FP16)
     state = short.new_state(MIDDLE)
     hidden = hidden_of(2)

@@ -70,6 +70,7 @@ def test_a_step_that_fails_midway_tears_the_session_for_good(llama: Path):
     ids=["cuda", "python", "cpu"],
 )
 def test_running_out_of_memory_is_told_from_other_failures(llama: Path, error: Exception):
+    """Pit A69."""
     shard = load_shard(llama, MIDDLE)
     _break(shard, error)
 
@@ -80,6 +81,7 @@ def test_running_out_of_memory_is_told_from_other_failures(llama: Path, error: E
 
 
 def test_a_session_that_failed_does_not_disturb_another(llama: Path):
+    """Pit A69."""
     shard = load_shard(llama, MIDDLE)
     expected = values_of(shard.run(hidden_step(MIDDLE, hidden_of(3)), None))
     handle_error = RuntimeError("boom")
@@ -102,6 +104,7 @@ def test_a_session_that_failed_does_not_disturb_another(llama: Path):
 def test_logits_that_are_no_numbers_are_an_error_and_never_a_token(
     tail: TorchModelShard, value: float
 ):
+    """Pit A75."""
     hidden = hidden_of(3)
     hidden[0, -1, 0] = value
     state = tail.new_state(TAIL)

@@ -92,13 +92,14 @@ def id_sequences(vocab_size: int, amount: int) -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("skip_special", [True, False])
 def test_streamed_pieces_join_to_the_decoded_whole(text: HFText, skip_special: bool) -> None:
-    """A05: random ids are mostly not UTF-8, which is the hard half."""
+    """Pits A05 and A04: random ids are mostly not UTF-8, which is the hard half."""
     for ids in id_sequences(text.vocab_size, 500):
         pieces = streamed(text, ids, skip_special=skip_special)
         assert "".join(pieces) == text.decode(ids, skip_special=skip_special)
 
 
 def test_streamed_real_text_joins_and_has_no_replacement_characters(text: HFText) -> None:
+    """Pit A03."""
     for line in CORPUS:
         ids = text.encode(line, special=False)
         pieces = streamed(text, ids)
@@ -108,6 +109,7 @@ def test_streamed_real_text_joins_and_has_no_replacement_characters(text: HFText
 
 @pytest.mark.parametrize("characters", MULTIBYTE)
 def test_characters_of_several_ids_appear_whole(text: HFText, characters: str) -> None:
+    """Pit A03."""
     ids = text.encode(characters, special=False)
 
     pieces = streamed(text, ids)
@@ -136,6 +138,7 @@ def test_an_unfinished_character_is_told_at_the_end_only(text: HFText) -> None:
 
 
 def test_spaces_between_streamed_words_survive(text: HFText) -> None:
+    """Pits A04 and A06."""
     line = "a  b   c : 'search' . n't ,"
     ids = text.encode(line, special=False)
 
@@ -151,7 +154,7 @@ def test_special_tokens_in_the_stream_give_no_text(text: HFText) -> None:
 
 
 def test_the_bytes_of_the_ids_join_to_the_text(text: HFText) -> None:
-    """A43: a byte-fallback vocabulary spells one character with several tokens."""
+    """Pit A43: a byte-fallback vocabulary spells one character with several tokens."""
     for line in (*CORPUS, *MULTIBYTE):
         ids = text.encode(line, special=False)
         joined = b"".join(text.token_bytes(token_id) for token_id in ids)
@@ -159,7 +162,7 @@ def test_the_bytes_of_the_ids_join_to_the_text(text: HFText) -> None:
 
 
 def test_special_tokens_have_their_name_as_text_and_bytes(text: HFText) -> None:
-    """A45: EOS among the top logprobs."""
+    """Pit A45: EOS among the top logprobs."""
     eos = min(text.stop_ids)
 
     assert text.token_text(eos) in (EOS, TURN_END)
@@ -174,6 +177,7 @@ def test_every_id_has_text_and_an_unknown_one_has_none(text: HFText) -> None:
 
 
 def test_raw_text_gets_the_bos_of_the_tokenizer_only_when_asked(text: HFText) -> None:
+    """Pit A20."""
     bare = text.encode("hello", special=False)
     bos = text.encode("", special=True)
 
@@ -182,6 +186,7 @@ def test_raw_text_gets_the_bos_of_the_tokenizer_only_when_asked(text: HFText) ->
 
 
 def test_a_templated_prompt_begins_with_exactly_one_bos(tiny: HFText) -> None:
+    """Pit A19."""
     bos = tiny.encode("", special=True)
 
     ids = tiny.render_chat(USER, {})
@@ -192,12 +197,14 @@ def test_a_templated_prompt_begins_with_exactly_one_bos(tiny: HFText) -> None:
 
 
 def test_a_developer_is_the_system(tiny: HFText) -> None:
+    """Pit A22."""
     developer = tiny.render_chat([{"role": "developer", "content": "be brief"}, *USER], {})
 
     assert developer == tiny.render_chat([{"role": "system", "content": "be brief"}, *USER], {})
 
 
 def test_text_parts_are_one_text(tiny: HFText) -> None:
+    """Pit A23."""
     parts = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
 
     assert tiny.render_chat([{"role": "user", "content": parts}], {}) == tiny.render_chat(USER, {})
@@ -217,6 +224,7 @@ def test_the_messages_given_are_left_alone(tiny: HFText) -> None:
 
 
 def test_a_model_without_template_says_so() -> None:
+    """Pit A24."""
     bare = byte_level_tokenizer()
     bare.chat_template = None
     with pytest.raises(NoTemplate, match="no chat template"):
@@ -231,6 +239,7 @@ def test_a_model_without_template_says_so() -> None:
 
 
 def test_a_templates_own_refusal_reaches_the_caller(tmp_path: Path) -> None:
+    """Pit A21."""
     text = with_template("{{ raise_exception('roles must alternate') }}", tmp_path)
 
     with pytest.raises(TemplateError, match="roles must alternate"):
@@ -252,7 +261,7 @@ def test_a_templates_own_refusal_reaches_the_caller(tmp_path: Path) -> None:
 def test_a_template_that_misbehaves_is_an_error_of_the_template(
     template: str, tmp_path: Path
 ) -> None:
-    """A97: the sandbox refuses; a broken template is no crash either."""
+    """Pit A97: the sandbox refuses; a broken template is no crash either."""
     text = with_template(template, tmp_path)
 
     with pytest.raises(TemplateError):
@@ -260,6 +269,7 @@ def test_a_template_that_misbehaves_is_an_error_of_the_template(
 
 
 def test_an_endless_template_is_stopped(tmp_path: Path) -> None:
+    """Pit A97."""
     many = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     text = with_template(many, tmp_path)
 
@@ -271,6 +281,7 @@ def test_an_endless_template_is_stopped(tmp_path: Path) -> None:
 def test_a_request_cannot_replace_the_template_or_how_it_is_applied(
     tiny: HFText, name: str
 ) -> None:
+    """Pit A97."""
     with pytest.raises(TemplateError, match=name):
         tiny.render_chat(USER, {name: "{{ 1 }}"})
 
@@ -284,7 +295,7 @@ def test_template_arguments_reach_the_template(tmp_path: Path) -> None:
 
 
 def test_stop_ids_are_the_union_of_tokenizer_config_and_generation_config(tmp_path: Path) -> None:
-    """A25: each file alone has been wrong for some model."""
+    """Pit A25: each file alone has been wrong for some model."""
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 9]}))
 
     text = saved(byte_level_tokenizer(), tmp_path, eos_token_id=7)

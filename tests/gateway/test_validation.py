@@ -146,6 +146,7 @@ async def test_a_wrong_field_is_named(fields: dict, param: str):
     ],
 )
 async def test_what_would_change_the_answer_is_refused_not_ignored(name: str, value: object):
+    """Pit A55."""
     response = await Gateway(HELLO).chat(**{name: value})
 
     assert response.status_code == 400
@@ -158,6 +159,7 @@ async def test_what_would_change_the_answer_is_refused_not_ignored(name: str, va
     [("suffix", "x"), ("best_of", 2), ("n", 3), ("echo", True)],
 )
 async def test_a_completion_refuses_the_same_way(name: str, value: object):
+    """Pit A55."""
     response = await Gateway(HELLO).complete(**{name: value})
 
     assert response.status_code == 400

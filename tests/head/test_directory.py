@@ -32,6 +32,8 @@ def test_nodes_go_by_the_name_the_head_dials():
 
 
 def test_it_is_ready_once_all_layers_are_served():
+    """Pit A108."""
+
     async def main():
         cluster = Cluster()
         cluster.down.add(B)
@@ -49,6 +51,8 @@ def test_it_is_ready_once_all_layers_are_served():
 
 
 def test_one_missed_description_does_not_throw_a_node_out():
+    """Pit A86."""
+
     async def main():
         cluster = Cluster()
         directory = directory_of(cluster, DirectoryLimits(strikes_max=3))
@@ -154,6 +158,8 @@ def test_a_node_that_hangs_delays_a_round_by_its_timeout_only():
 
 
 def test_in_the_background_it_learns_of_nodes_that_come_and_go():
+    """Pit A108."""
+
     async def main():
         cluster = Cluster()
         cluster.down.add(B)

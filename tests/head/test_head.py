@@ -100,6 +100,8 @@ def test_chunks_draw_the_same_tokens_as_one_prefill():
 @pytest.mark.parametrize("node", [A, B, C])
 @pytest.mark.parametrize("at", [1, 4, 7])
 def test_a_forgotten_session_costs_one_refill_under_the_same_id(node: NodeId, at: int):
+    """Pit A80."""
+
     async def main():
         asked = request(sampling=SamplingParams(temperature=1.0, seed=5, repetition_penalty=1.3))
         cluster = Cluster()
@@ -184,6 +186,8 @@ def test_an_old_middle_node_costs_prefills_and_no_wrong_token():
 
 
 def test_an_old_tail_costs_prefills_and_no_wrong_token():
+    """Pit C10."""
+
     async def main():
         cluster = Cluster(old=frozenset({C}))
         async with running(cluster) as head:
@@ -196,6 +200,8 @@ def test_an_old_tail_costs_prefills_and_no_wrong_token():
 
 
 def test_a_node_that_cannot_cache_makes_the_route_stateless():
+    """Pit A71."""
+
     async def main():
         cluster = Cluster(cacheless=frozenset({B}))
         async with running(cluster) as head:

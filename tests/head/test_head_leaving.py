@@ -26,6 +26,8 @@ from meshnet.simulation.loop import run
 
 
 def test_leaving_after_three_tokens_asks_no_further_step_and_frees_every_node():
+    """Pit A56."""
+
     async def main():
         cluster = Cluster()
         async with running(cluster) as head:
@@ -43,6 +45,8 @@ def test_leaving_after_three_tokens_asks_no_further_step_and_frees_every_node():
 
 
 def test_cancelling_during_the_prefill_cancels_the_hop_in_flight_and_frees_every_node():
+    """Pit A56."""
+
     async def main():
         cluster = Cluster()
         reached = asyncio.Event()
@@ -86,6 +90,8 @@ async def all_endings(head: Head, cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("hints_are_lost", [False, True])
 def test_every_ending_releases_every_node_exactly_once(hints_are_lost: bool):
+    """Pit A57."""
+
     async def main():
         cluster = Cluster()
         cluster.hints_are_lost = hints_are_lost

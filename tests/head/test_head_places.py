@@ -42,6 +42,8 @@ async def chats(head: Head, first: int, count: int) -> list[int]:
 
 
 def test_more_chats_than_places_wait_their_turn_and_cost_one_prefill_each():
+    """Pit C1."""
+
     async def main():
         cluster = Cluster(sessions_max=1)
         async with running(cluster) as head:
@@ -84,6 +86,8 @@ def test_with_every_hint_lost_places_return_by_themselves():
 
 
 def test_beyond_its_bound_the_queue_refuses_at_once():
+    """Pit C1."""
+
     async def main():
         cluster = Cluster(sessions_max=1)
         limits = HeadLimits(waiting_max=1)
@@ -108,6 +112,8 @@ def test_beyond_its_bound_the_queue_refuses_at_once():
 
 
 def test_a_request_that_gets_no_place_in_its_time_hears_of_overload():
+    """Pit C1."""
+
     async def main():
         cluster = Cluster(sessions_max=1, pin_s=500.0)
         async with running(cluster) as head, aclosing(head.generate(request())) as holding:

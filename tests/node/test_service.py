@@ -307,6 +307,7 @@ async def test_a_hop_that_embeds_nothing_needs_an_activation(middle: Bench) -> N
 
 
 async def test_several_positions_decode_only_where_the_self_test_passed(whole: Bench) -> None:
+    """Pit C6."""
     await whole.prefilled()
     whole.shard.capabilities = Capabilities(kv_cache=True, multi_token=False)
 
@@ -378,6 +379,7 @@ async def test_another_past_length_is_a_miss(whole: Bench) -> None:
 
 
 async def test_equal_length_but_other_ids_is_a_miss(whole: Bench) -> None:
+    """Pit C7."""
     await whole.prefilled()
     other = PrefixDigest.of((3, 1, 5)).hex
 
@@ -393,7 +395,7 @@ async def test_a_late_prefill_of_an_older_attempt_is_never_run(whole: Bench) -> 
 
 
 async def test_a_decode_where_caching_is_off_is_a_miss(whole: Bench) -> None:
-    """Running one position statelessly would answer garbage with 200 (ADR-0022)."""
+    """Pit A71: running one position statelessly would answer garbage with 200 (ADR-0022)."""
     whole.shard.capabilities = Capabilities(kv_cache=False, multi_token=False)
 
     assert missed(await whole.ask(decode(3, 1))) is MissReason.CACHING_OFF
@@ -456,6 +458,7 @@ FAILURES = {
 async def test_a_step_that_fails_costs_the_session_and_not_the_node(
     whole: Bench, what: str
 ) -> None:
+    """Pit A69."""
     error, code = FAILURES[what]
     await whole.prefilled()
     whole.shard.hook = failing(error)
@@ -580,6 +583,7 @@ async def test_a_running_step_that_fails_is_forgotten_when_its_caller_has_left(
 async def test_a_decode_overtaken_by_a_prefill_is_a_miss_and_keeps_the_new_session(
     whole: Bench,
 ) -> None:
+    """Pit C3."""
     await whole.prefilled()
     gate = Gate(whole)
     async with asyncio.TaskGroup() as group:
@@ -625,6 +629,7 @@ async def test_a_prefill_whose_session_was_taken_away_is_told_to_wait(whole: Ben
 
 
 async def test_a_session_whose_step_runs_is_busy(whole: Bench) -> None:
+    """Pit C3."""
     await whole.prefilled()
     gate = Gate(whole)
     async with asyncio.TaskGroup() as group:
@@ -830,6 +835,7 @@ async def test_every_request_is_told_with_its_outcome_and_without_its_ids(whole:
 
 
 async def test_sessions_end_by_time_and_the_node_tells_it(whole: Bench) -> None:
+    """Pit C15."""
     await whole.prefilled()
     whole.clock.now += 601.0
 

@@ -19,6 +19,7 @@ for seed in (3, 4, 5): print(one_seed(seed, "storm"))
 
 @pytest.mark.parametrize("faults", ["calm", "storm"])
 def test_every_generation_ends_with_the_oracles_tokens(faults):
+    """Pits A62 and A80."""
     result = campaign(range(SEEDS), faults)
 
     assert result.first_complaint is None

@@ -73,6 +73,7 @@ def test_two_heads_with_opposite_orders_finish_six_sessions_on_three_nodes(seed,
 
 @pytest.mark.parametrize("heads", [1, 2])
 def test_twelve_chats_share_two_places_and_all_finish(heads):
+    """Pit C1."""
     watch = Watch(places=2)
     cluster = ClusterPlan(nodes(2), heads=heads, chats=chats(12, heads, tokens_max=100))
 
@@ -113,7 +114,7 @@ def kill_the_first_head(at_s: float) -> Callable[[World], Coroutine[None, None, 
 
 
 def test_a_new_chat_starts_within_ten_seconds_after_a_head_died_with_eight_sessions():
-    """Nobody releases the eight; their pins run out (architecture, section 3)."""
+    """Pits A79 and C15: nobody releases the eight; their pins run out (architecture, section 3)."""
     newcomer = ChatPlan("new", head=1, starts_s=4.0, prompt=(5, 6), tokens_max=5)
     doomed = chats(8, heads=1, tokens_max=2000)
     cluster = ClusterPlan(nodes(8), heads=2, chats=(*doomed, newcomer))

@@ -46,6 +46,7 @@ def test_steps_that_went_well_are_silent_at_the_default_level():
 
 
 def test_events_move_the_metrics_of_their_own_sink_only():
+    """Pits A68 and A112."""
     one, _ = sink()
     other, _ = sink()
 

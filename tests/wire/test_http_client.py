@@ -84,6 +84,7 @@ async def test_the_tail_answers_a_token():
 
 
 async def test_a_body_over_the_nodes_limit_comes_back_as_a_refusal():
+    """Pit A111."""
     request = ForwardRequest(Mode.STATELESS, activation=activation(length=20_000, size=64))
     async with serving(EchoService()) as url, client(url) as hops:
         reply = await hops.forward(NODE, request, timeout_s=30)

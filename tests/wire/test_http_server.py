@@ -74,6 +74,7 @@ GARBAGE = [
 
 
 async def test_garbage_is_refused_and_the_node_goes_on():
+    """Pits A95 and C5."""
     service = EchoService()
     async with serving(service) as url:
         answers = [await spoken(url, post(GOOD | more, body)) for more, body in GARBAGE]
@@ -88,6 +89,7 @@ async def test_garbage_is_refused_and_the_node_goes_on():
 
 
 async def test_ten_gigabytes_are_refused_before_a_byte_of_them_is_read():
+    """Pit A111."""
     async with serving(EchoService()) as url:
         answer = await spoken(url, post(GOOD, b"", length=10 * 2**30))
 
@@ -96,6 +98,7 @@ async def test_ten_gigabytes_are_refused_before_a_byte_of_them_is_read():
 
 
 async def test_a_body_in_chunks_is_read_up_to_the_limit_and_no_further():
+    """Pit A111."""
     chunk = b"100000\r\n" + bytes(2**20) + b"\r\n"
     head = b"POST /forward HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     service = EchoService()
@@ -231,6 +234,7 @@ async def test_a_wrong_method_is_405_and_says_which_is_right(method, path, allow
 
 
 async def test_a_session_is_reserved_told_and_released():
+    """Pit A59."""
     async with serving(EchoService()) as url:
         reserved = await spoken(url, request("PUT", "/sessions/s", b'{"tokens": 700}'))
         await spoken(url, post(GOOD, bytes(32)))
@@ -248,6 +252,7 @@ async def test_a_session_is_reserved_told_and_released():
 
 
 async def test_no_room_is_429_with_retry_after():
+    """Pit C1."""
     async with serving(EchoService()) as url:
         answer = await spoken(url, request("PUT", "/sessions/s", b'{"tokens": 1001}'))
 

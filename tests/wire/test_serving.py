@@ -13,6 +13,7 @@ from meshnet.wire.serving import bind
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_beyond_loopback_without_a_token_is_refused_with_the_way_out(host):
+    """Pit A95."""
     with pytest.raises(MeshnetError, match="MESHNET_MESH_TOKEN"):
         bind(host, 0, token=None)
 

@@ -18,6 +18,7 @@ from meshnet.core.protocol.messages import Code, Refusal
 
 
 def test_refills_without_a_new_token_between_them_are_bounded():
+    """Pit C12."""
     talk = Talk(prompt=(1, 2, 3, 4, 5))
     refills = 0
     while talk.end is None:
@@ -31,7 +32,7 @@ def test_refills_without_a_new_token_between_them_are_bounded():
 
 
 def test_refills_in_all_are_bounded_by_the_tokens_they_bought():
-    """C12: a node that flaps on every token must not make the generation quadratic."""
+    """Pit C12: a node that flaps on every token must not make the generation quadratic."""
     limits = replace(LIMITS, prefill_chunk=1000)
     talk = Talk(tokens_max=1000, limits=limits)
     misses = 0

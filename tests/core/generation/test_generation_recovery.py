@@ -24,6 +24,7 @@ from meshnet.core.vocabulary import MissReason, SampledToken
 
 
 def test_a_miss_costs_one_prefill_of_everything_under_the_same_session_id():
+    """Pit C13."""
     talk = Talk(prompt=(1, 2, 3))
     talk.step(token=7)
     before = talk.open.request
@@ -40,6 +41,7 @@ def test_a_miss_costs_one_prefill_of_everything_under_the_same_session_id():
 
 
 def test_after_a_refill_the_generation_is_cached_again_and_repeats_no_token():
+    """Pit C13."""
     talk = Talk(prompt=(1, 2, 3))
     talk.step(token=7)
     talk.reply(miss())
@@ -132,6 +134,7 @@ def test_a_hop_that_does_not_answer_in_time_is_lost():
 
 
 def test_the_timeout_of_a_hop_grows_with_the_positions_and_ends_at_the_deadline():
+    """Pit A82."""
     short, long = Talk(prompt=(1,)), Talk(prompt=(1, 2, 3, 4))
     pressed = Talk(prompt=(1, 2, 3, 4), deadline_at=1.25)
 
@@ -246,6 +249,7 @@ def test_waiting_ends_with_the_requests_deadline_as_overload():
     ],
 )
 def test_some_refusals_are_final(code: Code, failure: FailureCode):
+    """Pit A111."""
     talk = Talk()
 
     talk.reply(Refusal(code, "no"))
@@ -267,7 +271,7 @@ def test_a_stale_attempt_is_outbid():
 
 
 def test_a_node_that_stopped_caching_makes_the_whole_route_stateless():
-    """C14: no 409 loop, and no cache is trusted that only some hops keep."""
+    """Pit C14: no 409 loop, and no cache is trusted that only some hops keep."""
     talk = Talk(prompt=(1, 2, 3))
     talk.step(token=7)
     talk.reply(talk.right_answer())
@@ -283,7 +287,7 @@ def test_a_node_that_stopped_caching_makes_the_whole_route_stateless():
 
 
 def test_a_409_to_anything_but_a_decode_is_a_broken_hop():
-    """C11: a proxy's 409 must not become a refill loop."""
+    """Pit C11: a proxy's 409 must not become a refill loop."""
     talk = Talk()
 
     actions = talk.reply(miss())

@@ -170,6 +170,7 @@ BODIES = st.binary(max_size=64) | st.dictionaries(KEYS, JSON_LIKE, max_size=4).m
 @settings(derandomize=True, deadline=None, max_examples=1500)
 @given(HEADERS, BODIES, st.booleans(), st.booleans())
 def test_any_request_is_valid_or_a_bad_field_and_nothing_else(headers, body, chunked, measured):
+    """Pits A95 and C5."""
     if measured:
         headers = [*headers, ("X-Meshnet-Meta", str(len(body)))]
     try:

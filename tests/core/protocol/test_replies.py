@@ -79,6 +79,7 @@ def test_several_tensors_of_a_reply_are_described_in_its_meta_block():
 
 
 def test_a_cache_miss_says_exactly_what_adr_0022_says():
+    """Pit C11."""
     status, _, parts = encode_reply(Refusal(Code.CACHE_MISS, "", reason=MissReason.PREFIX))
 
     assert status == 409
@@ -180,11 +181,13 @@ def test_ids_alone_asked_of_a_node_that_does_not_describe_its_answer_is_a_lost_h
     ],
 )
 def test_a_status_of_a_proxy_is_a_lost_hop_and_never_a_miss(status, body):
+    """Pit C11."""
     with pytest.raises(HopLost, match=str(status)):
         decode_reply(status, [], body, DECODE, LIMITS)
 
 
 def test_a_cache_miss_is_believed_only_in_answer_to_a_decode():
+    """Pit C11."""
     body = b'{"error": "cache_miss"}'
 
     assert decode_reply(409, JSON, body, DECODE, LIMITS) == Refusal(Code.CACHE_MISS, "")

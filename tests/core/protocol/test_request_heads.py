@@ -66,6 +66,7 @@ INTEGERS = ["-1", "1e3", " 12 ", "12 ", "+5", "007", "", "0x10", "1_000", "٣", 
 @pytest.mark.parametrize("text", INTEGERS)
 @pytest.mark.parametrize("field", ["Past-Len", "Attempt", "Wire", "Deadline-Ms", "Meta"])
 def test_a_number_that_is_not_plain_decimal_digits_is_refused(field, text):
+    """Pit C5."""
     with pytest.raises(BadField) as refused:
         parse_head(decode_with(**{field.replace("-", "_"): text}), 32, LIMITS)
 
@@ -87,6 +88,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("field", "text"), [(f, text) for f, texts in WRONG for text in texts])
 def test_a_field_that_is_present_and_wrong_is_refused_by_name(field, text):
+    """Pit C5."""
     headers = decode_with(**{field: text})
 
     with pytest.raises(BadField) as refused:
@@ -97,6 +99,7 @@ def test_a_field_that_is_present_and_wrong_is_refused_by_name(field, text):
 
 @pytest.mark.parametrize("name", list(DECODE))
 def test_a_field_that_is_there_twice_is_refused(name):
+    """Pit C5."""
     headers = [*decode_with(), (name.lower(), DECODE[name])]
 
     with pytest.raises(BadField) as refused:
@@ -106,6 +109,7 @@ def test_a_field_that_is_there_twice_is_refused(name):
 
 
 def test_a_decode_without_past_length_is_refused():
+    """Pit C5."""
     with pytest.raises(BadField, match="X-Meshnet-Past-Len"):
         parse_head(decode_with(Past_Len=None), 32, LIMITS)
 

@@ -138,6 +138,7 @@ def test_a_route_can_only_what_all_its_shards_can():
 
 
 def test_shards_of_two_fingerprints_never_meet():
+    """Pit A34."""
     nodes = [node("a", shard(0, 4)), node("b", shard(4, 8, fingerprint="other"))]
 
     found = find_route(inventory(*nodes), MODEL)
@@ -146,6 +147,7 @@ def test_shards_of_two_fingerprints_never_meet():
 
 
 def test_avoided_and_unready_nodes_and_other_models_are_not_used():
+    """Pit A108."""
     nodes = [
         node("a", shard(0, 8)),
         node("b", shard(0, 8), ready=False),
@@ -159,6 +161,7 @@ def test_avoided_and_unready_nodes_and_other_models_are_not_used():
 
 
 def test_no_route_says_which_layers_nobody_holds():
+    """Pit A108."""
     nodes = [node("a", shard(1, 3)), node("b", shard(2, 4)), node("c", shard(6, 7))]
 
     found = find_route(inventory(*nodes), MODEL)
@@ -168,6 +171,7 @@ def test_no_route_says_which_layers_nobody_holds():
 
 
 def test_an_inseparable_run_is_not_cut():
+    """Pit A74."""
     run = (LayerRange(4, 7),)
     nodes = [
         node("a", shard(0, 5, inseparable=run)),
@@ -234,6 +238,7 @@ def fewest_hops(known: Inventory) -> int | None:
 @settings(derandomize=True, deadline=None, max_examples=500)
 @given(inventories())
 def test_a_route_is_found_exactly_when_there_is_one_and_is_a_shortest_exact_cover(known):
+    """Pit A90."""
     found = find_route(known, MODEL)
 
     shortest = fewest_hops(known)

@@ -27,6 +27,7 @@ def test_a_part_of_twice_the_capacity_takes_twice_the_layers():
 
 
 def test_no_inseparable_run_is_cut():
+    """Pit A74."""
     assert shown(partition(10, 2, inseparable=[LayerRange(4, 8)])) == "0-4 4-10"
 
 

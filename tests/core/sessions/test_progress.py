@@ -108,7 +108,10 @@ class Crowd:
 
 @pytest.mark.parametrize("count", [2, 3, 6, 8])
 def test_sessions_that_grow_beyond_the_bound_all_finish_with_few_prefills(count: int):
-    """A refill needs that an older session left: at most 1 + 2 + 4 + ... prefills, by induction."""
+    """Pits A68 and A70.
+
+    A refill needs that an older session left: at most 1 + 2 + 4 + ... prefills, by induction.
+    """
     for seed in range(60):
         crowd = Crowd(seed, count)
 

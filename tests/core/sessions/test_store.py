@@ -119,6 +119,7 @@ def test_a_place_without_a_prefill_is_a_miss():
 
 @pytest.mark.parametrize("past_length", [0, 2, 4])
 def test_a_decode_is_served_only_at_the_exact_length(past_length: int):
+    """Pit C2."""
     store = Held()
     store.cache("s", 0.0)
 
@@ -179,6 +180,7 @@ def test_one_step_without_ids_ends_the_digest():
 
 @pytest.mark.parametrize("attempt", [1, 3])
 def test_a_decode_of_any_other_attempt_is_a_miss(attempt: int):
+    """Pit C4."""
     store = Held()
     store.end(store.start("s", 0.0, attempt=2), 0.0)
 
@@ -214,6 +216,7 @@ def test_a_miss_changes_nothing_and_does_not_count_as_use():
 
 
 def test_a_prefill_replaces_a_session_and_supersedes_its_running_step():
+    """Pit C3."""
     store = Held()
     store.cache("s", 0.0)
     late = store.extend("s", 3, 1.0)
@@ -229,6 +232,7 @@ def test_a_prefill_replaces_a_session_and_supersedes_its_running_step():
 
 
 def test_a_stale_abandon_does_not_free_the_new_cache():
+    """Pit C3."""
     store = Held()
     store.cache("s", 0.0)
     late = store.extend("s", 3, 1.0)
@@ -311,6 +315,7 @@ def test_a_prefill_that_never_started_leaves_a_place_and_may_be_sent_again():
 
 
 def test_a_session_nobody_used_for_longer_than_the_ttl_is_gone():
+    """Pit C8."""
     store = Held()
     store.cache("s", 0.0)
 
@@ -358,6 +363,7 @@ def test_a_running_step_is_use_however_long_it_takes():
 
 
 def test_a_decode_and_its_commit_renew_the_ttl():
+    """Pit C8."""
     store = Held()
     store.cache("s", 0.0)
 
@@ -682,6 +688,7 @@ def test_a_session_larger_than_the_bound_is_told_that_it_never_fits():
 
 
 def test_bytes_beyond_the_estimate_are_paid_by_the_next_that_grows():
+    """Pit A68."""
     store = Held(sessions_max=8, bytes_max=8)
     lease = store.start("old", 0.0, tokens=3)
     store.cache("young", 0.0, tokens=3)
