@@ -8,6 +8,7 @@ import socket
 import httpx2
 import pytest
 from tests.gateway.api import Gateway
+from tests.wire.echoing import spoken
 
 from meshnet.gateway.loopback import host_of, is_loopback
 from meshnet.gateway.server import AddressInUse, Exposed, serve_gateway
@@ -81,3 +82,15 @@ async def test_cancelling_ends_in_cancelled_and_closes_the_socket():
         assert serving.cancelled()
         with pytest.raises(httpx2.ConnectError):
             await client.get(f"{url.result()}/health")
+
+
+async def test_a_request_head_without_end_is_cut_off():
+    """httptools would collect one header line until memory ends."""
+    gateway = Gateway()
+    async with gateway.served() as url:
+        answer = await spoken(url, b"GET /health HTTP/1.1\r\nX-A: ", *[b"a" * 1024] * 300)
+        after = await spoken(url, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+
+    assert answer is None or (answer.status, answer.closed) == (431, True)
+    assert after is not None
+    assert after.status == 200
