@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -371,3 +372,40 @@ def test_the_work_of_a_token_does_not_grow_with_the_text(line: str) -> None:
 
     assert text == backend.decode(ids)
     assert counting.longest <= 24
+
+
+def test_other_threads_go_on_while_a_long_prompt_is_encoded(text: HFText) -> None:
+    """Pit A91. A thread that held the interpreter would leave the other one no turn at all."""
+    words = "The quick brown fox. 你好 😀 " * 10_000
+    encoding, turns = threading.Event(), 0
+    done = threading.Event()
+
+    def count() -> None:
+        nonlocal turns
+        encoding.wait()
+        while not done.is_set():
+            turns += 1
+
+    counting = threading.Thread(target=count)
+    counting.start()
+    encoding.set()
+    before = turns
+    ids = text.encode(words, special=False)
+    seen = turns - before
+    done.set()
+    counting.join()
+
+    assert text.decode(ids, skip_special=False) == words
+    assert seen > 1_000
+
+
+@pytest.mark.parametrize("words", ["", " ", "a", "<|im_start|>user\nhi", "Ça va ? 你好 😀"])
+@pytest.mark.parametrize("special", [True, False])
+def test_a_prompt_alone_has_the_ids_the_tokenizer_gives_it(
+    tiny: HFText, tiny_model_dir: Path, words: str, special: bool
+) -> None:
+    backend = Tokenizer.from_file(str(tiny_model_dir / "tokenizer.json"))
+
+    assert (
+        tiny.encode(words, special=special) == backend.encode(words, add_special_tokens=special).ids
+    )
