@@ -27,7 +27,7 @@ Out = Annotated[Path, typer.Option("--out", help="Directory of the result files.
 def flatness(
     model: options.Model = None,
     nodes: options.Nodes = 2,
-    tokens: Annotated[int, typer.Option("--tokens", min=32)] = 1500,
+    tokens: Annotated[int, typer.Option("--tokens", min=64)] = 1500,
     weights: options.WeightsFlag = None,
     threads: options.Threads = None,
     out: Out = Path("benchmarks/results"),

@@ -59,7 +59,7 @@ class Plan:
 
     @property
     def late(self) -> int:
-        return min(1400, self.tokens - self.tokens // 8)
+        return min(1400, self.tokens - WINDOW)
 
     @property
     def stateless(self) -> tuple[int, ...]:
