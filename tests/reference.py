@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,17 @@ def _unsplit(model: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
 
 
-def unsplit_greedy(model: Path, prompt: list[int], tokens: int) -> list[int]:
-    """`tokens` greedy ids in fp32; no id stops it."""
+def stop_ids(model: Path) -> list[int]:
+    """What ends an answer, by tokenizer and configuration."""
+    configured = AutoConfig.from_pretrained(model).get_text_config().eos_token_id
+    listed = configured if isinstance(configured, list) else [configured]
+    return sorted({AutoTokenizer.from_pretrained(model).eos_token_id, *listed} - {None})
+
+
+def unsplit_greedy(
+    model: Path, prompt: list[int], tokens: int, *, banned: Sequence[int] = ()
+) -> list[int]:
+    """`tokens` greedy ids in fp32, none of them `banned`; no id stops it."""
     ids = torch.tensor([prompt])
     out = _unsplit(model).generate(
         ids,
@@ -39,5 +49,6 @@ def unsplit_greedy(model: Path, prompt: list[int], tokens: int) -> list[int]:
         min_new_tokens=tokens,
         eos_token_id=None,
         pad_token_id=0,
+        suppress_tokens=list(banned) or None,
     )
     return [int(token) for token in out[0, len(prompt) :]]

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
-from tests.reference import prompt_ids, unsplit_greedy
+from tests.reference import prompt_ids, stop_ids, unsplit_greedy
 from transformers import AutoTokenizer
 
 ANSWER_DEADLINE_S = 240.0
@@ -107,8 +107,8 @@ async def answered(url: str, prompt: str, tokens: int) -> str:
 
 @lru_cache(maxsize=64)
 def expected_text(model: Path, prompt: str, tokens: int) -> str:
-    """What transformers' own `generate` says, unsplit."""
-    ids = unsplit_greedy(model, prompt_ids(model, prompt), tokens)
+    """What transformers' own `generate` says, unsplit; `ignore_eos` bans the stop ids."""
+    ids = unsplit_greedy(model, prompt_ids(model, prompt), tokens, banned=stop_ids(model))
     return str(AutoTokenizer.from_pretrained(model).decode(ids, skip_special_tokens=True))
 
 
