@@ -172,3 +172,47 @@ def test_in_the_background_it_learns_of_nodes_that_come_and_go():
             assert directory.ready(TOY_MODEL)
 
     run(main, 0)
+
+
+def test_a_node_of_old_serves_the_layers_its_operator_declared():
+    """It knows no `GET /node`, so the head never asks it and believes the operator."""
+
+    async def main():
+        cluster = Cluster()
+        cluster.down.add(B)
+        directory = Directory(
+            cluster,
+            list(cluster.nodes),
+            clock=asyncio.get_running_loop().time,
+            declared={B: LayerRange(2, 4)},
+        )
+        assert not directory.ready(TOY_MODEL)  # no node has told which model there is
+
+        await directory.refresh()
+        route = directory.route(TOY_MODEL)
+
+        assert isinstance(route, Route)
+        assert [(hop.node, hop.wire) for hop in route.hops] == [(A, 1), (B, 0), (C, 1)]
+        assert not route.multi_token
+
+    run(main, 0)
+
+
+def test_a_lost_node_of_old_is_trusted_again_after_the_next_round():
+    async def main():
+        cluster = Cluster()
+        directory = Directory(
+            cluster,
+            list(cluster.nodes),
+            clock=asyncio.get_running_loop().time,
+            declared={B: LayerRange(2, 4)},
+        )
+        await directory.refresh()
+
+        directory.suspect(B)
+        assert directory.suspects() == {B}
+        await directory.refresh()
+
+        assert directory.suspects() == frozenset()
+
+    run(main, 0)

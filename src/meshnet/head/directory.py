@@ -3,17 +3,29 @@
 A static list of nodes, described again and again. A node that was lost in a call is a suspect: it
 leaves the inventory at its next failed description, while a node in good standing may
 miss `strikes_max - 1` of them. Any description clears it. Snapshots are values.
+
+A node from before `GET /node` cannot be asked: its layers are what the operator declared, its
+model that of the other nodes, and it is taken to be there until a call to it fails.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 
 from meshnet.core.routing import Inventory, NoRoute, find_route
-from meshnet.core.vocabulary import HopLost, ModelId, NodeDescription, NodeId, Route
+from meshnet.core.vocabulary import (
+    Capabilities,
+    HopLost,
+    LayerRange,
+    ModelId,
+    NodeDescription,
+    NodeId,
+    Route,
+    ShardDescription,
+)
 from meshnet.head.client import HopClient
 
 
@@ -37,10 +49,15 @@ class Directory:
         *,
         clock: Callable[[], float],
         limits: DirectoryLimits | None = None,
+        declared: Mapping[NodeId, LayerRange] | None = None,
         kv_cache: bool = True,
     ) -> None:
-        """`kv_cache` False makes every route stateless, as if a node of it could not cache."""
+        """Know `nodes`, of which `declared` are of old and cannot be asked.
+
+        `kv_cache` False makes every route stateless, as if a node of it could not cache.
+        """
         self._client, self._nodes, self._clock = client, tuple(nodes), clock
+        self._declared = dict(declared or {})
         self._kv_cache = kv_cache
         self._limits = limits or DirectoryLimits()
         self._known: dict[NodeId, NodeDescription] = {}
@@ -56,10 +73,14 @@ class Directory:
 
     def snapshot(self) -> tuple[NodeDescription, ...]:
         """The descriptions held now, in the order of the static list."""
-        return tuple(self._known[node] for node in self._nodes if node in self._known)
+        known = self._known | {
+            node: _of_old(node, layers, self._known.values())
+            for node, layers in self._declared.items()
+        }
+        return tuple(known[node] for node in self._nodes if node in known)
 
     def inventory(self) -> Inventory:
-        return Inventory(dict(self._known), self.suspects())
+        return Inventory({each.node: each for each in self.snapshot()}, self.suspects())
 
     def route(
         self, model: ModelId, avoid: Collection[NodeId] = (), fingerprint: str | None = None
@@ -95,7 +116,10 @@ class Directory:
             began_at = self._clock()
             async with asyncio.TaskGroup() as asking:
                 for node in self._nodes:
-                    asking.create_task(self._describe(node))
+                    if node not in self._declared:
+                        asking.create_task(self._describe(node))
+            for node in self._declared:
+                self._strikes.pop(node, None)
             self._round_began_at = began_at
 
     async def __aenter__(self) -> Directory:
@@ -138,3 +162,31 @@ class Directory:
         self._strikes[node] = min(strikes, self._limits.strikes_max)
         if strikes >= self._limits.strikes_max:
             self._known.pop(node, None)
+
+
+def _of_old(
+    node: NodeId, layers: LayerRange, others: Collection[NodeDescription]
+) -> NodeDescription:
+    """Describe an ADR-0022 node: any model that others serve, for it cannot say which."""
+    models: dict[tuple[ModelId, str], ShardDescription] = {
+        (shard.model, shard.fingerprint): shard for other in others for shard in other.shards
+    }
+    # It may cache or not; the first prefill that it does not confirm tells.
+    capabilities = Capabilities(kv_cache=True, multi_token=False)
+    return NodeDescription(
+        node=node,
+        wire=0,
+        pid=0,
+        ready=True,
+        shards=tuple(
+            replace(shard, layers=layers, capabilities=capabilities)
+            for shard in models.values()
+            if layers.stop <= shard.layers_total
+        ),
+        sessions=0,
+        sessions_max=1,
+        kv_bytes=0,
+        kv_bytes_max=1,
+        compute_s=0.0,
+        steps=0,
+    )
