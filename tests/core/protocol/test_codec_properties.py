@@ -98,6 +98,7 @@ def requests(draw: st.DrawFn) -> ForwardRequest:
         prefix=draw(st.none() | st.from_regex(r"[0-9a-f]{16}", fullmatch=True)),
         deadline_ms=draw(st.none() | st.integers(0, 10**9)),
         wire=draw(st.integers(0, 9)),
+        trace=draw(st.none() | st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True)),
         tokens=() if activation is not None and draw(st.booleans()) else tokens,
         sampling=draw(st.none() | sampling()),
         want_token=draw(st.booleans()),

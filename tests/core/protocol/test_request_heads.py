@@ -82,6 +82,7 @@ WRONG = [
     ("Dtype", ["FP32", "fp64", "float32", "", "int8"]),
     ("Layers", ["3", "9-3", "3-3", "-3-9", "a-b", "3-9 ", ""]),
     ("Model", ["", "a b", "a\x00b", "%ff", "%zz", "ü", "m" * 513]),
+    ("Request", ["", "a b", "a\n", "r" * 129, "é"]),
     ("Prefix", ["", "0123", "0123456789ABCDEF", "0123456789abcdefa"]),
 ]
 
@@ -141,11 +142,10 @@ def test_headers_over_their_limit_are_refused_and_unknown_ones_are_ignored():
         parse_head([*decode_with(), ("X-Meshnet-Later", "x" * 4096)], 32, LIMITS)
 
 
-def test_a_malformed_trace_counts_as_absent():
-    good = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
-
-    assert parse_head([*decode_with(), ("traceparent", good)], 32, LIMITS).trace == good
-    assert parse_head([*decode_with(), ("traceparent", "nonsense")], 32, LIMITS).trace is None
+def test_the_id_of_the_api_request_is_read_for_the_log():
+    """Pit A110."""
+    assert parse_head(decode_with(Request="my.req-1"), 32, LIMITS).trace == "my.req-1"
+    assert parse_head(decode_with(), 32, LIMITS).trace is None
 
 
 def test_a_model_id_beyond_ascii_travels_percent_encoded():

@@ -29,7 +29,7 @@ PREFIX = "X-Meshnet-Prefix"
 ATTEMPT = "X-Meshnet-Attempt"
 CACHED = "X-Meshnet-Cached"
 COMPUTE_US = "X-Meshnet-Compute-Us"
-TRACE = "traceparent"
+REQUEST = "X-Meshnet-Request"
 RETRY_AFTER = "Retry-After"
 CONTENT_TYPE = "Content-Type"
 
@@ -48,17 +48,18 @@ FIELDS = (
     ATTEMPT,
     CACHED,
     COMPUTE_US,
+    REQUEST,
 )
 
 INTEGER_DIGITS = 10
 _OURS = "x-meshnet-"
-_SINGLE = {name.lower(): name for name in (*FIELDS, TRACE, RETRY_AFTER, CONTENT_TYPE)}
+_SINGLE = {name.lower(): name for name in (*FIELDS, RETRY_AFTER, CONTENT_TYPE)}
 _SESSION_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _MODEL_ID = re.compile(r"(?:[A-Za-z0-9._~:@+/=-]|%[0-9A-F]{2}){1,512}")
 _MODEL_SAFE = "._~:@+/=-"
 _SHAPE = re.compile(r"[1-9][0-9]{0,8}(?:,[1-9][0-9]{0,8})*")
 _PREFIX = re.compile(r"[0-9a-f]{16}")
-_TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _DTYPES = {dtype.value: dtype for dtype in DType}
 _MODES = {Mode.PREFILL.value: Mode.PREFILL, Mode.DECODE.value: Mode.DECODE}
 
@@ -179,10 +180,12 @@ def read_prefix(found: dict[str, str]) -> str | None:
     return text
 
 
-def read_trace(found: dict[str, str]) -> str | None:
-    """A malformed traceparent counts as absent, as W3C Trace Context asks."""
-    text = found.get(TRACE)
-    return text if text is not None and _TRACE.fullmatch(text) else None
+def read_request(found: dict[str, str]) -> str | None:
+    """The id that the log lines of one API request share on every hop."""
+    text = found.get(REQUEST)
+    if text is not None and _REQUEST_ID.fullmatch(text) is None:
+        raise BadField(REQUEST, "1 to 128 of A-Z a-z 0-9 . _ -", text)
+    return text
 
 
 def read_retry_after(found: dict[str, str]) -> float | None:

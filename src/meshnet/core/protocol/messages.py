@@ -55,6 +55,7 @@ class ForwardRequest:
     raw_dtype: DType | None = None
     """`X-Meshnet-Dtype` of a body without `X-Meshnet-Shape`."""
     trace: str | None = None
+    """`X-Meshnet-Request`: the API request's id, for log lines."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def encode_request(request: ForwardRequest) -> tuple[dict[str, str], list[Buffer
     if request.wire:
         fields[h.WIRE] = str(request.wire)
     if request.trace is not None:
-        fields[h.TRACE] = request.trace
+        fields[h.REQUEST] = request.trace
     return fields, _encode_body(request, fields)
 
 
@@ -164,7 +164,7 @@ def parse_head(
         prefix=h.read_prefix(found),
         deadline_ms=h.read_integer(found, h.DEADLINE_MS),
         wire=h.read_integer(found, h.WIRE) or 0,
-        trace=h.read_trace(found),
+        trace=h.read_request(found),
         frame=read_frame(found, content_length, limits),
         limits=limits,
     )
