@@ -42,7 +42,7 @@ async def test_an_undisturbed_stream_is_the_unsplit_model_s_text(calm: Told, tin
 
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["head", "middle", "tail"])
 async def test_a_stream_survives_the_death_of_a_node(mesh: MeshnetProcess, calm: Told, place: int):
-    """Pits A78 and A80."""
+    """Pits A13, A78 and A80."""
     tokens_drawn = random.Random(place)
     for _ in range(TRIES):
         at = tokens_drawn.randrange(5, TOKENS // 2)

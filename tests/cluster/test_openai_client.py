@@ -143,6 +143,7 @@ async def prove_idle(client: openai.AsyncOpenAI, mesh: MeshnetProcess, after: li
 async def test_closing_a_stream_ends_its_steps_and_its_sessions(
     client: openai.AsyncOpenAI, mesh: MeshnetProcess
 ):
+    """Pit A56."""
     before = steps(mesh)
     cancelled = counted(mesh.url, "meshnet_generations_total", "outcome")[("cancelled",)]
     stream = await client.chat.completions.create(
@@ -158,6 +159,7 @@ async def test_closing_a_stream_ends_its_steps_and_its_sessions(
 async def test_leaving_before_the_answer_ends_its_steps_and_its_sessions(
     client: openai.AsyncOpenAI, mesh: MeshnetProcess
 ):
+    """Pit A56."""
     before = steps(mesh)
     cancelled = counted(mesh.url, "meshnet_generations_total", "outcome")[("cancelled",)]
     async with asyncio.TaskGroup() as group:
