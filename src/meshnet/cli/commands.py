@@ -127,7 +127,14 @@ def node(
 
 
 def serve(
-    node: Annotated[list[str], typer.Option("--node", metavar="URL", help="Repeatable.")],
+    node: Annotated[
+        list[str],
+        typer.Option(
+            "--node",
+            metavar="URL",
+            help="Repeatable. URL=A-B declares the layers of a node too old to be asked.",
+        ),
+    ],
     model: options.Model = None,
     host: options.Host = None,
     port: Annotated[

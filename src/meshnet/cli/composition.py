@@ -19,7 +19,7 @@ from meshnet.cli.settings import Settings
 from meshnet.core.generation.limits import AdmissionLimits, GenerationLimits, StepTimeout
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.routing import NoRoute
-from meshnet.core.vocabulary import ModelId, NodeId, SessionId
+from meshnet.core.vocabulary import LayerRange, ModelId, NodeId, SessionId
 from meshnet.gateway.ports import Readiness
 from meshnet.head import Directory, Head, HeadLimits, HopClient
 from meshnet.mesh.grouped import unwrapped
@@ -78,13 +78,15 @@ async def composed(
     nodes: Mapping[str, str],
     record: Record,
     *,
+    declared: Mapping[NodeId, LayerRange] | None = None,
     route_wait_s: float = ROUTE_WAIT_S,
     through: Callable[[HopClient], HopClient] = lambda client: client,
 ) -> AsyncIterator[Composition]:
     """Run a head over `nodes` (name to URL) until the block is left.
 
-    `route_wait_s` is how long a request waits for layers that nobody serves now; `through` may
-    put something between the head and its client, to measure it.
+    `declared` are the layers of nodes too old to be asked. `route_wait_s` is how long a request
+    waits for layers that nobody serves now. `through` may put something between the head and its
+    client, to measure it.
     """
     urls = {NodeId(url): url for url in nodes.values()}
     token = settings.mesh_token
@@ -94,7 +96,7 @@ async def composed(
             urls, limits=Limits(), token=None if token is None else token.get_secret_value()
         ) as http:
             client = through(http)
-            directory = Directory(client, tuple(urls), clock=time.monotonic)
+            directory = Directory(client, tuple(urls), clock=time.monotonic, declared=declared)
             await directory.refresh()
             head = Head(
                 client,

@@ -23,7 +23,7 @@ from meshnet.cli.options import print_ready
 from meshnet.cli.report import NodeReport, as_json, report_of
 from meshnet.cli.serving import run_loop, stop_on_signals
 from meshnet.cli.settings import Settings, SettingsError
-from meshnet.core.vocabulary import ModelId
+from meshnet.core.vocabulary import LayerRange, ModelId, NodeId
 from meshnet.gateway.app import gateway_app
 from meshnet.gateway.ports import Metrics
 from meshnet.gateway.server import serve_gateway
@@ -36,11 +36,22 @@ from meshnet.telemetry.sink import LogLevel, Telemetry
 
 def run_gateway(settings: Settings, urls: Sequence[str], *, as_json: bool) -> None:
     """Serve over the nodes at `urls` until asked to stop. Raises MeshnetError."""
-    nodes = {f"node-{place}": _node_url(url) for place, url in enumerate(urls, start=1)}
+    given = [_node(text) for text in urls]
+    nodes = {f"node-{place}": url for place, (url, _) in enumerate(given, start=1)}
     if len(set(nodes.values())) < len(nodes):
         raise SettingsError(f"--node: expected different URLs, got {', '.join(urls)}")
+    declared = {NodeId(url): layers for url, layers in given if layers is not None}
     refuse_exposed(settings)
-    run_loop(lambda: _serve(settings, nodes, as_json))
+    run_loop(lambda: _serve(settings, nodes, declared, as_json))
+
+
+def _node(text: str) -> tuple[str, LayerRange | None]:
+    """Read `URL`, or `URL=A-B` for a node that knows no `GET /node`. Raises SettingsError."""
+    url, equals, layers = text.partition("=")
+    try:
+        return _node_url(url), LayerRange.parse(layers) if equals else None
+    except ValueError as error:
+        raise SettingsError(f"--node {text}: {error}") from None
 
 
 def refuse_exposed(settings: Settings) -> None:
@@ -64,13 +75,18 @@ def _node_url(url: str) -> str:
     return url.rstrip("/")
 
 
-async def _serve(settings: Settings, nodes: Mapping[str, str], as_json: bool) -> None:
+async def _serve(
+    settings: Settings,
+    nodes: Mapping[str, str],
+    declared: Mapping[NodeId, LayerRange],
+    as_json: bool,
+) -> None:
     telemetry = gateway_telemetry(settings)
     with stop_on_signals() as stop:
         source = await asyncio.to_thread(resolve_model, settings.model, settings)
         text = await asyncio.to_thread(load_text, source)
         async with composed(
-            settings, ModelId(source.name), text, nodes, telemetry.record
+            settings, ModelId(source.name), text, nodes, telemetry.record, declared=declared
         ) as composition:
             if not (state := composition.readiness()).ready:
                 print(f"waiting: {state.detail}", file=sys.stderr)
