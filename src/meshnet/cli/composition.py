@@ -90,7 +90,6 @@ async def composed(
     """
     urls = {NodeId(url): url for url in nodes.values()}
     token = settings.mesh_token
-    jitter = secrets.SystemRandom().random
     with unwrapped():
         async with HttpHopClient(
             urls, limits=Limits(), token=None if token is None else token.get_secret_value()
@@ -105,7 +104,7 @@ async def composed(
                 encode_text=lambda words: tuple(text.encode(words, special=False)),
                 new_session_id=new_session_id,
                 clock=time.monotonic,
-                jitter=jitter,
+                jitter=secrets.SystemRandom().random,
                 limits=head_limits(settings, route_wait_s),
                 record=record,
             )
