@@ -1,0 +1,178 @@
+"""One node with one toy shard on a real compute thread, and everything that a test turns."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from meshnet.core.protocol.messages import (
+    Code,
+    ForwardRequest,
+    Mode,
+    Refusal,
+    Reply,
+)
+from meshnet.core.vocabulary import (
+    HIDDEN,
+    Activation,
+    Capabilities,
+    DType,
+    LayerRange,
+    MissReason,
+    NodeId,
+    SampledToken,
+    SessionId,
+    ShardDescription,
+    ShardStep,
+    TensorSpec,
+)
+from meshnet.node.compute import ComputeThread
+from meshnet.node.service import NodeService
+from meshnet.node.shards import NodeLimits
+from meshnet.simulation.toy_shard import (
+    ToyShard,
+    ToyState,
+    embed,
+    pack_rows,
+)
+from meshnet.telemetry.events import Event, SessionEvicted
+
+LAYERS = 4
+SESSION = SessionId("s")
+PROMPT = (3, 1, 4)
+
+
+class Clock:
+    """Seconds that pass only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class ShardWithHook(ToyShard):
+    """A toy shard that calls `hook` on the compute thread before (and `after`) each step."""
+
+    def __init__(self, layers: LayerRange, **options: object) -> None:
+        super().__init__(layers, layers_total=LAYERS, **options)  # type: ignore[arg-type]
+        self.hook: Callable[[ShardStep, ToyState | None], None] = lambda step, state: None
+        self.after: Callable[[], None] = lambda: None
+        self.capabilities = super().description.capabilities
+        self.steps: list[ShardStep] = []
+
+    @property
+    def description(self) -> ShardDescription:
+        return replace(super().description, capabilities=self.capabilities)
+
+    def run(self, step: ShardStep, state: ToyState | None) -> Activation | SampledToken | None:
+        self.steps.append(step)
+        self.hook(step, state)
+        result = super().run(step, state)
+        self.after()
+        return result
+
+
+class Bench:
+    """One node with one shard, and everything that a test turns."""
+
+    def __init__(self, thread: ComputeThread, layers: LayerRange, **options: object) -> None:
+        self.clock = Clock()
+        self.events: list[Event] = []
+        self.shard = ShardWithHook(layers, **options)
+        self.thread = thread
+        self.service = self.serve(NodeLimits(kv_bytes_max=2**20))
+
+    def serve(self, limits: NodeLimits, *more: ToyShard) -> NodeService[ToyState]:
+        return NodeService(
+            node=NodeId("n"),
+            pid=1,
+            shards=[self.shard, *more],
+            compute=self.thread,
+            limits=limits,
+            clock=self.clock,
+            record=self.events.append,
+        )
+
+    async def ask(self, request: ForwardRequest) -> Reply:
+        reply = await self.service.forward(request)
+        self.service.check_integrity()
+        return reply
+
+    async def prefilled(self, **fields: object) -> Reply:
+        return await self.ask(replace(prefill(), **fields))  # type: ignore[arg-type]
+
+    def evicted(self) -> list[str]:
+        return [event.reason for event in self.events if isinstance(event, SessionEvicted)]
+
+
+def prefill(tokens: tuple[int, ...] = PROMPT, *, attempt: int | None = 1) -> ForwardRequest:
+    return ForwardRequest(Mode.PREFILL, SESSION, attempt=attempt, wire=1, tokens=tokens)
+
+
+def decode(past: int, *tokens: int, attempt: int | None = 1) -> ForwardRequest:
+    return ForwardRequest(
+        Mode.DECODE, SESSION, past_length=past, attempt=attempt, wire=1, tokens=tokens
+    )
+
+
+def rows(count: int) -> Activation:
+    return pack_rows([embed(row) for row in range(count)])
+
+
+def refused(reply: object, code: Code) -> Refusal:
+    assert isinstance(reply, Refusal), reply
+    assert reply.code is code, reply
+    return reply
+
+
+def missed(reply: object) -> MissReason | None:
+    return refused(reply, Code.CACHE_MISS).reason
+
+
+def hidden(dtype: DType, *shape: int) -> Activation:
+    spec = TensorSpec(HIDDEN, dtype, shape)
+    return Activation((spec,), bytes(spec.nbytes))
+
+
+def turn_caching_off(shard: ShardWithHook) -> Callable[[], None]:
+    def turn() -> None:
+        shard.capabilities = Capabilities(kv_cache=False, multi_token=False)
+
+    return turn
+
+
+def failing(error: Callable[[], Exception]) -> Callable[[ShardStep, ToyState | None], None]:
+    def fail(step: ShardStep, state: ToyState | None) -> None:
+        raise error()
+
+    return fail
+
+
+class Gate:
+    """Holds the compute thread inside a step until the test lets it go on."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.entered = asyncio.Event()
+        self._open = threading.Event()
+        self._loop = asyncio.get_running_loop()
+        bench.shard.hook = self._hold
+
+    def _hold(self, step: ShardStep, state: ToyState | None) -> None:
+        self._loop.call_soon_threadsafe(self.entered.set)
+        assert self._open.wait(60)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+async def waiting(thread: ComputeThread, jobs: int) -> None:
+    while thread.waiting < jobs:  # noqa: ASYNC110  # another thread counts; it sets no event
+        await asyncio.sleep(0)
+
+
+def other_session(name: str) -> ForwardRequest:
+    return replace(prefill(), session=SessionId(name))
