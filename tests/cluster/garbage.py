@@ -114,7 +114,8 @@ def _session(drawn: random.Random, headers: dict[str, str]) -> Garbage:
 
 
 def _model(drawn: random.Random, headers: dict[str, str]) -> Garbage:
-    return Garbage("model", post(headers | {MODEL_HEADER: "x" + _text(drawn, 300)}, activation(3)))
+    model = drawn.choice(["x" + _text(drawn, 300), f"org/model-{drawn.randrange(10**6)}", "%ff"])
+    return Garbage("model", post(headers | {MODEL_HEADER: model}, activation(3)))
 
 
 def _large(drawn: random.Random, headers: dict[str, str]) -> Garbage:

@@ -133,34 +133,35 @@ async def running_chats(url: str, tokens: int) -> AsyncIterator[None]:
         yield
 
 
-async def time_to_first_token_after_a_dead_head(model: Path, tokens: int) -> float:
+async def first_token_after_a_dead_gateway(model: Path, tokens: int) -> float:
     """Kill a gateway whose chats hold every place; return how soon another one's chat starts."""
     prompt = "Who is there?"
     ranges = [str(layers) for layers in partition(layer_count(model), 2)]
-    with nodes(model, ranges) as serving:
+    with nodes(model, ranges, MESHNET_WEIGHTS="fp32") as serving:
         urls = [node.url for node in serving]
         with gateway(model, urls) as doomed, gateway(model, urls) as other:
             async with running_chats(doomed.url, tokens):
-                for node in serving:
-                    told = get(f"{node.url}/node")
-                    assert told["sessions"] == told["sessions_max"] == RUNNING
+                held = [get(f"{url}/node") for url in urls]
                 doomed.kill()
                 killed_at = time.monotonic()
                 chat = await streamed(other.url, prompt, 16)
+            after = [get(f"{url}/node") for url in urls]
+    assert [(n["sessions"], n["sessions_max"]) for n in held] == [(RUNNING, RUNNING)] * 2
     assert chat.text == expected_text(model, prompt, 16)
+    assert [n["pid"] for n in after] == [node.pid for node in serving]
     return chat.arrivals[0] - killed_at
 
 
-async def test_the_places_of_a_dead_gateway_come_free_by_themselves(tiny_model_dir: Path):
-    """Pits A79 and A109."""
-    waited_s = await time_to_first_token_after_a_dead_head(tiny_model_dir, 450)
+async def test_a_dead_gateway_s_places_come_free_and_the_nodes_live_on(tiny_model_dir: Path):
+    waited_s = await first_token_after_a_dead_gateway(tiny_model_dir, 450)
 
     print(f"first token {waited_s:.1f} s after the kill")
 
 
 @pytest.mark.slow
 async def test_a_chat_starts_within_ten_seconds_of_a_gateway_s_death(smollm2_dir: Path):
-    """Pit A109: pins of sessions that nobody touches expire after 5 s (ADR-0029)."""
-    waited_s = await time_to_first_token_after_a_dead_head(smollm2_dir, 1000)
+    """Pins of sessions that nobody touches expire after 5 s (ADR-0029)."""
+    waited_s = await first_token_after_a_dead_gateway(smollm2_dir, 1000)
 
+    print(f"first token {waited_s:.1f} s after the kill")
     assert waited_s <= 10.0

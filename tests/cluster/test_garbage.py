@@ -9,7 +9,7 @@ import pickle
 import random
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ import psutil
 import pytest
 from tests.cluster.api import answered, expected_text, get, until
 from tests.cluster.garbage import HIDDEN, MODEL_HEADER, Garbage, activation, garbage, good
-from tests.processes import MeshnetProcess, gateway, nodes
+from tests.processes import MeshnetProcess, nodes
 from tests.wire.echoing import RawAnswer, post, spoken
 
 SEED = 10
@@ -27,18 +27,6 @@ WARM_UP = 300
 REQUESTS = 2000
 TOGETHER = 8
 RSS_GROWTH = 1.05
-
-
-@pytest.fixture(scope="module")
-def serving(tiny_model_dir: Path) -> Iterator[list[MeshnetProcess]]:
-    with nodes(tiny_model_dir, ["0-2", "2-4"], MESHNET_WEIGHTS="fp32") as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def api(serving: list[MeshnetProcess], tiny_model_dir: Path) -> Iterator[MeshnetProcess]:
-    with gateway(tiny_model_dir, [node.url for node in serving]) as started:
-        yield started
 
 
 @asynccontextmanager

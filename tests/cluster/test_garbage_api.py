@@ -6,7 +6,6 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import httpx2
 import psutil
 import pytest
 from tests.cluster.api import answered, body_of, expected_text, get
-from tests.processes import MeshnetProcess, gateway, nodes
+from tests.processes import MeshnetProcess
 from tests.wire.echoing import spoken
 
 SEED = 11
@@ -27,15 +26,8 @@ NOT_A_NUMBER = b'{"model":"default","messages":[{"role":"user","content":"x"}],"
 
 
 @pytest.fixture(scope="module")
-def mesh(tiny_model_dir: Path) -> Iterator[tuple[MeshnetProcess, list[MeshnetProcess]]]:
-    with ExitStack() as stack:
-        serving = stack.enter_context(nodes(tiny_model_dir, ["0-2", "2-4"], MESHNET_WEIGHTS="fp32"))
-        yield stack.enter_context(gateway(tiny_model_dir, [n.url for n in serving])), serving
-
-
-@pytest.fixture(scope="module")
-def client(mesh: tuple[MeshnetProcess, list[MeshnetProcess]]) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=mesh[0].url, timeout=60) as client:
+def client(api: MeshnetProcess) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=api.url, timeout=60) as client:
         yield client
 
 
@@ -153,9 +145,9 @@ def announced(length: str) -> bytes:
 
 
 async def test_bytes_that_break_http_end_one_connection_only(
-    mesh: tuple[MeshnetProcess, list[MeshnetProcess]], tiny_model_dir: Path
+    api: MeshnetProcess, tiny_model_dir: Path
 ):
-    url = mesh[0].url
+    url = api.url
     ten_gigabytes = await spoken(url, announced(str(10 * 2**30)))
     half = await spoken(url, announced("500"), b'{"model":', end=True)
     no_number = await spoken(url, announced("many"))
@@ -216,11 +208,11 @@ def throw(client: httpx2.Client, drawn: random.Random, count: int) -> Counter[in
 
 
 async def test_random_garbage_leaves_memory_and_nodes_as_they_were(
-    mesh: tuple[MeshnetProcess, list[MeshnetProcess]],
+    api: MeshnetProcess,
+    serving: list[MeshnetProcess],
     client: httpx2.Client,
     tiny_model_dir: Path,
 ):
-    api, serving = mesh
     process, drawn = psutil.Process(api.pid), random.Random(SEED)
     throw(client, drawn, WARM_UP)
     before = process.memory_info().rss

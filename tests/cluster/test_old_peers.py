@@ -58,6 +58,7 @@ def old_heads(
         heads = [OldHead(first_layers, urls, session) for session in sessions]
         for head in heads:
             stack.callback(head.close)
+            stack.callback(head.release)
         yield heads
 
 

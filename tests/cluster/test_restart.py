@@ -1,4 +1,5 @@
-"""What is left when a part of the mesh ends, asked to or not."""
+"""What is left when `meshnet up` ends, asked to or not. Dead nodes: test_killed_node.py; dead
+gateways: test_admission.py."""
 
 from __future__ import annotations
 
@@ -11,11 +12,10 @@ from pathlib import Path
 import httpx2
 import psutil
 import pytest
-from tests.cluster.api import answered, expected_text, get, streamed, until
-from tests.processes import MeshnetProcess, gateway, nodes
+from tests.cluster.api import get, streamed, until
+from tests.processes import MeshnetProcess
 
 PROMPT = "Who goes there?"
-TOKENS = 16
 LONG = 460
 END_DEADLINE_S = 20.0
 
@@ -29,13 +29,12 @@ def alive(process: psutil.Process) -> bool:
 
 @asynccontextmanager
 async def reading(url: str) -> AsyncIterator[None]:
-    """Read a long stream while the block runs; its end is the end of what serves it."""
+    """Read a long stream while the block runs. Who ends it may let it end, or cut it off."""
     begun = asyncio.Event()
 
     async def read() -> None:
-        with suppress(httpx2.HTTPError):  # cut off, or told in the stream that it is over
-            told = await streamed(url, PROMPT, LONG, seen=lambda _: begun.set())
-            assert told.finishes == []
+        with suppress(httpx2.HTTPError):
+            await streamed(url, PROMPT, LONG, seen=lambda _: begun.set())
 
     async with asyncio.TaskGroup() as group:
         group.create_task(read())
@@ -73,17 +72,3 @@ async def test_all_children_end_with_the_mesh(
 
     assert len(served) == 3
     assert ended == code
-
-
-async def test_nodes_outlive_their_gateway(tiny_model_dir: Path):
-    with nodes(tiny_model_dir, ["0-2", "2-4"], MESHNET_WEIGHTS="fp32") as serving:
-        urls = [node.url for node in serving]
-        with gateway(tiny_model_dir, urls) as first:
-            async with reading(first.url):
-                first.kill()
-        with gateway(tiny_model_dir, urls) as second:
-            text = await answered(second.url, PROMPT, TOKENS)
-        still = [get(f"{url}/node") for url in urls]
-
-    assert text == expected_text(tiny_model_dir, PROMPT, TOKENS)
-    assert [told["pid"] for told in still] == [node.pid for node in serving]
