@@ -57,8 +57,8 @@ class Clock:
 class ShardWithHook(ToyShard):
     """A toy shard that calls `hook` on the compute thread before (and `after`) each step."""
 
-    def __init__(self, layers: LayerRange, **options: object) -> None:
-        super().__init__(layers, layers_total=LAYERS, **options)  # type: ignore[arg-type]
+    def __init__(self, layers: LayerRange) -> None:
+        super().__init__(layers, layers_total=LAYERS)
         self.hook: Callable[[ShardStep, ToyState | None], None] = lambda step, state: None
         self.after: Callable[[], None] = lambda: None
         self.capabilities = super().description.capabilities
@@ -79,10 +79,10 @@ class ShardWithHook(ToyShard):
 class Bench:
     """One node with one shard, and everything that a test turns."""
 
-    def __init__(self, thread: ComputeThread, layers: LayerRange, **options: object) -> None:
+    def __init__(self, thread: ComputeThread, layers: LayerRange) -> None:
         self.clock = Clock()
         self.events: list[Event] = []
-        self.shard = ShardWithHook(layers, **options)
+        self.shard = ShardWithHook(layers)
         self.thread = thread
         self.service = self.serve(NodeLimits(kv_bytes_max=2**20))
 
