@@ -1,4 +1,4 @@
-"""Text from ids and ids from text: tokenizers of both families, chat templates, stop ids."""
+"""Text from ids and ids from text, with tokenizers of both families; stop ids and defaults."""
 
 from __future__ import annotations
 
@@ -10,74 +10,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.models import BOS, CORPUS, EOS, TURN_END, byte_level_tokenizer
-from tokenizers import Tokenizer, decoders, models, normalizers, processors
-from tokenizers.trainers import BpeTrainer
-from transformers import PreTrainedTokenizerFast
+from tests.engine.tokenizers import saved, sentencepiece_tokenizer
+from tests.models import CORPUS, EOS, TURN_END, byte_level_tokenizer
+from tokenizers import Tokenizer
 
-from meshnet.core.vocabulary import ModelError, ModelId, NoTemplate, TemplateError
+from meshnet.core.vocabulary import ModelError, ModelId
 from meshnet.engine.decoding import Pieces, WindowDecoder
 from meshnet.engine.text import GenerationDefaults, HFText
 
-USER = [{"role": "user", "content": "hi"}]
 MULTIBYTE = ["😀", "你好", "é", "👩‍👩‍👧", "नमस्ते", "𝒳", "a😀b"]
-
-
-def sentencepiece_tokenizer(**settings: object) -> PreTrainedTokenizerFast:
-    """Llama 2's shape: spaces are U+2581, unknown characters fall back to byte tokens."""
-    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
-    backend = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
-    backend.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
-    backend.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(content=" ", left=1, right=0),
-        ]
-    )
-    ascii_corpus = [line for line in CORPUS if line.isascii()]
-    trainer = BpeTrainer(
-        vocab_size=700, special_tokens=["<unk>", BOS, EOS, *bytes_], show_progress=False
-    )
-    backend.train_from_iterator(ascii_corpus, trainer)
-    state = json.loads(backend.to_str())
-    for token in state["added_tokens"]:
-        token["special"] = token["content"] in ("<unk>", BOS, EOS)
-    state["added_tokens"] = [token for token in state["added_tokens"] if token["special"]]
-    backend = Tokenizer.from_str(json.dumps(state))
-    backend.post_processor = processors.TemplateProcessing(
-        single=f"{BOS} $A", special_tokens=[(BOS, 1)]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, bos_token=BOS, eos_token=EOS, unk_token="<unk>", **settings
-    )
-
-
-def saved(tokenizer: PreTrainedTokenizerFast, path: Path, **config: object) -> HFText:
-    tokenizer.save_pretrained(path)
-    values = {"model_type": "llama", "vocab_size": len(tokenizer), "max_position_embeddings": 64}
-    (path / "config.json").write_text(json.dumps(values | config))
-    return HFText.load(path, ModelId("m"))
-
-
-def with_template(template: str, path: Path) -> HFText:
-    tokenizer = byte_level_tokenizer()
-    tokenizer.chat_template = template
-    return saved(tokenizer, path)
 
 
 @pytest.fixture(scope="module", params=["byte-level", "sentencepiece"])
 def text(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> HFText:
     make = byte_level_tokenizer if request.param == "byte-level" else sentencepiece_tokenizer
     return saved(make(), tmp_path_factory.mktemp("text"))
-
-
-@pytest.fixture(scope="module")
-def tiny(tiny_model_dir: Path) -> HFText:
-    return HFText.load(tiny_model_dir, ModelId("tiny"))
 
 
 def streamed(text: HFText, ids: list[int], *, skip_special: bool = True) -> list[str]:
@@ -186,115 +133,6 @@ def test_raw_text_gets_the_bos_of_the_tokenizer_only_when_asked(text: HFText) ->
     assert text.encode("hello", special=True) == bos + bare
 
 
-def test_a_templated_prompt_begins_with_exactly_one_bos(tiny: HFText) -> None:
-    """Pit A19."""
-    bos = tiny.encode("", special=True)
-
-    ids = tiny.render_chat(USER, {})
-
-    assert ids[:1] == bos
-    assert ids.count(bos[0]) == 1
-    assert tiny.decode(ids, skip_special=False).endswith("<|im_start|>assistant\n")
-
-
-def test_a_developer_is_the_system(tiny: HFText) -> None:
-    """Pit A22."""
-    developer = tiny.render_chat([{"role": "developer", "content": "be brief"}, *USER], {})
-
-    assert developer == tiny.render_chat([{"role": "system", "content": "be brief"}, *USER], {})
-
-
-def test_text_parts_are_one_text(tiny: HFText) -> None:
-    """Pit A23."""
-    parts = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
-
-    assert tiny.render_chat([{"role": "user", "content": parts}], {}) == tiny.render_chat(USER, {})
-
-
-def test_a_part_that_is_not_text_is_named(tiny: HFText) -> None:
-    with pytest.raises(TemplateError, match="image_url"):
-        tiny.render_chat([{"role": "user", "content": [{"type": "image_url"}]}], {})
-
-
-def test_the_messages_given_are_left_alone(tiny: HFText) -> None:
-    messages = [{"role": "developer", "content": None}]
-
-    tiny.render_chat(messages, {})
-
-    assert messages == [{"role": "developer", "content": None}]
-
-
-def test_a_model_without_template_says_so() -> None:
-    """Pit A24."""
-    bare = byte_level_tokenizer()
-    bare.chat_template = None
-    with pytest.raises(NoTemplate, match="no chat template"):
-        HFText(
-            bare,
-            model=ModelId("bare"),
-            context_length=8,
-            vocab_size=512,
-            stop_ids=frozenset(),
-            generation_defaults=None,
-        ).render_chat(USER, {})
-
-
-def test_a_templates_own_refusal_reaches_the_caller(tmp_path: Path) -> None:
-    """Pit A21."""
-    text = with_template("{{ raise_exception('roles must alternate') }}", tmp_path)
-
-    with pytest.raises(TemplateError, match="roles must alternate"):
-        text.render_chat(USER, {})
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{{ self.__init__.__globals__ }}",
-        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-        "{{ messages.append(1) }}",
-        "{{ messages[0]['absent'] + 1 }}",
-        "{{ 1 / 0 }}",
-        "{% for a in messages %}{{ a.content.x.y }}{% endfor %}",
-        "{% if %}",
-    ],
-)
-def test_a_template_that_misbehaves_is_an_error_of_the_template(
-    template: str, tmp_path: Path
-) -> None:
-    """Pit A97: the sandbox refuses; a broken template is no crash either."""
-    text = with_template(template, tmp_path)
-
-    with pytest.raises(TemplateError):
-        text.render_chat(USER, {})
-
-
-def test_an_endless_template_is_stopped(tmp_path: Path) -> None:
-    """Pit A97."""
-    many = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-    text = with_template(many, tmp_path)
-
-    with pytest.raises(TemplateError, match="steps"):
-        text.render_chat(USER, {})
-
-
-@pytest.mark.parametrize("name", ["chat_template", "tokenize", "add_generation_prompt"])
-def test_a_request_cannot_replace_the_template_or_how_it_is_applied(
-    tiny: HFText, name: str
-) -> None:
-    """Pit A97."""
-    with pytest.raises(TemplateError, match=name):
-        tiny.render_chat(USER, {name: "{{ 1 }}"})
-
-
-def test_template_arguments_reach_the_template(tmp_path: Path) -> None:
-    text = with_template("{{ 'thinking' if enable_thinking else 'plain' }}", tmp_path)
-
-    ids = text.render_chat(USER, {"enable_thinking": True})
-
-    assert text.decode(ids, skip_special=False) == "thinking"
-
-
 def test_stop_ids_are_the_union_of_tokenizer_config_and_generation_config(tmp_path: Path) -> None:
     """Pit A25: each file alone has been wrong for some model."""
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 9]}))
@@ -319,21 +157,6 @@ def test_a_model_that_recommends_nothing_has_no_defaults(tiny: HFText) -> None:
 
 def test_lengths_and_sizes_are_the_models(tiny: HFText) -> None:
     assert (tiny.context_length, tiny.vocab_size) == (512, 512)
-
-
-def test_a_tokenizer_class_that_transformers_must_choose_reads_the_same(
-    tiny_model_dir: Path, tmp_path: Path
-) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(tiny_model_dir, copy, ignore=shutil.ignore_patterns("*.safetensors*"))
-    settings = json.loads((copy / "tokenizer_config.json").read_text())
-    del settings["tokenizer_class"]
-    (copy / "tokenizer_config.json").write_text(json.dumps(settings))
-    plain = HFText.load(tiny_model_dir, ModelId("m"))
-
-    chosen = HFText.load(copy, ModelId("m"))
-
-    assert chosen.render_chat(USER, {}) == plain.render_chat(USER, {})
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"model": {}}'])
