@@ -26,3 +26,18 @@ def smollm2_dir() -> Path:
     from meshnet.engine.models.pull import NoProgress, default_cache_dir, resolve
 
     return resolve("smollm2-135m", default_cache_dir(), NoProgress()).path
+
+
+@pytest.fixture(scope="session")
+def gemma3_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Gemma 3 270M, converted: sliding windows and a vocabulary of 262,144. For slow tests."""
+    from tests.wheels import gemma3_gguf
+
+    from meshnet.engine.models.gguf import convert_gguf
+    from meshnet.engine.models.pull import NoProgress
+
+    folder = tmp_path_factory.mktemp("gemma3")
+    target = folder / "model"
+    target.mkdir()
+    convert_gguf(gemma3_gguf(folder), target, "Gemma 3 270M", NoProgress())
+    return target

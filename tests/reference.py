@@ -16,12 +16,12 @@ def layer_count(model: Path) -> int:
 
 
 def prompt_ids(model: Path, prompt: str) -> list[int]:
-    """Ids of a one-turn chat, by the model's own template."""
-    return list(
-        AutoTokenizer.from_pretrained(model).apply_chat_template(
-            [{"role": "user", "content": prompt}], add_generation_prompt=True, return_dict=False
-        )
-    )
+    """Ids of a one-turn chat by the model's own template; of the text where it has none."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    if not tokenizer.chat_template:
+        return list(tokenizer(prompt).input_ids)
+    turns = [{"role": "user", "content": prompt}]
+    return list(tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False))
 
 
 @lru_cache(maxsize=1)

