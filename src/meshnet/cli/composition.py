@@ -97,17 +97,8 @@ async def composed(
             client = through(http)
             directory = Directory(client, tuple(urls), clock=time.monotonic, declared=declared)
             await directory.refresh()
-            head = Head(
-                client,
-                directory,
-                model=model,
-                encode_text=lambda words: tuple(text.encode(words, special=False)),
-                new_session_id=new_session_id,
-                clock=time.monotonic,
-                jitter=secrets.SystemRandom().random,
-                limits=head_limits(settings, route_wait_s),
-                record=record,
-            )
+            limits = head_limits(settings, route_wait_s)
+            head = _head(model, text, client, directory, limits, record)
             async with directory, head:
                 yield Composition(
                     model,
@@ -117,6 +108,27 @@ async def composed(
                     head,
                     {NodeId(url): name for name, url in nodes.items()},
                 )
+
+
+def _head(
+    model: ModelId,
+    text: HFText,
+    client: HopClient,
+    directory: Directory,
+    limits: HeadLimits,
+    record: Record,
+) -> Head:
+    return Head(
+        client,
+        directory,
+        model=model,
+        encode_text=lambda words: tuple(text.encode(words, special=False)),
+        new_session_id=new_session_id,
+        clock=time.monotonic,
+        jitter=secrets.SystemRandom().random,
+        limits=limits,
+        record=record,
+    )
 
 
 def head_limits(settings: Settings, route_wait_s: float) -> HeadLimits:

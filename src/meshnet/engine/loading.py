@@ -26,7 +26,7 @@ from meshnet.engine.identity import (
     fingerprint,
     inseparable_layers,
 )
-from meshnet.engine.rotary import rotary_limit
+from meshnet.engine.rotary import RotaryLimit, rotary_limit
 from meshnet.engine.selftest import Findings, self_test
 from meshnet.engine.shard import Report, TorchModelShard
 
@@ -43,7 +43,7 @@ def load_shard(
     model: ModelId | None = None,
     dtype: DType | None = None,
     device: str = "cpu",
-    report: Report | None = None,
+    report: Report = lambda sentence: None,
     token_text: Callable[[int], str] | None = None,
 ) -> TorchModelShard:
     """Load `layers` of the model in `path`, reading their tensors only, and test them.
@@ -67,19 +67,24 @@ def load_shard(
     loaded = load_layers(path, config, layers, kind, where)
     runner = LayerRunner(loaded.model, kind)
     limit = rotary_limit(loaded.model.config.get_text_config(decoder=True))
-    context = context_length(loaded.model.config)
-    findings = self_test(runner, min(context, limit.length if limit else context))
-    say = report or (lambda sentence: None)
-    for note in findings.notes:
-        say(note)
+    findings = _tested(runner, context_length(loaded.model.config), limit, report)
     return TorchModelShard(
         runner,
         _description(path, model or ModelId(path.name), runner, loaded, findings, runs),
         rotary=limit,
         continues=findings.multi_token,
-        report=say,
-        token_text=token_text or _TokenizerText(path),
+        report=report,
+        token_text=token_text or (_token_texts(path, report) if is_tail else _no_text),
     )
+
+
+def _tested(
+    runner: LayerRunner, context: int, limit: RotaryLimit | None, report: Report
+) -> Findings:
+    findings = self_test(runner, min(context, limit.length if limit else context))
+    for note in findings.notes:
+        report(note)
+    return findings
 
 
 def _description(
@@ -136,18 +141,18 @@ def _default_dtype(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
-class _TokenizerText:
-    """Text of single tokens, from a tokenizer that is read when first asked for."""
+def _token_texts(path: Path, report: Report) -> Callable[[int], str]:
+    """Return the text of single tokens, read now so that no first token waits for it.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._tokenizer: Any = None
+    Only peers that predate token ids need it: a directory without a tokenizer gives no text.
+    """
+    from transformers import AutoTokenizer
 
-    def __call__(self, token_id: int) -> str:
-        from transformers import AutoTokenizer
-
-        if self._tokenizer is None:
-            self._tokenizer = AutoTokenizer.from_pretrained(
-                self._path, local_files_only=True, trust_remote_code=False
-            )
-        return str(self._tokenizer.decode([token_id]))
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            path, local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError) as error:
+        report(f"no text for peers that predate token ids: no tokenizer in {path}: {error}")
+        return lambda token_id: ""
+    return lambda token_id: str(tokenizer.decode([token_id]))
