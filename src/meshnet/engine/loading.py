@@ -68,13 +68,16 @@ def load_shard(
     runner = LayerRunner(loaded.model, kind)
     limit = rotary_limit(loaded.model.config.get_text_config(decoder=True))
     findings = _tested(runner, context_length(loaded.model.config), limit, report)
+    description = _description(path, model or ModelId(path.name), runner, loaded, findings, runs)
+    if token_text is None:
+        token_text = _token_texts(path, report) if description.is_tail else _no_text
     return TorchModelShard(
         runner,
-        _description(path, model or ModelId(path.name), runner, loaded, findings, runs),
+        description,
         rotary=limit,
         continues=findings.multi_token,
         report=report,
-        token_text=token_text or (_token_texts(path, report) if is_tail else _no_text),
+        token_text=token_text,
     )
 
 
@@ -154,5 +157,9 @@ def _token_texts(path: Path, report: Report) -> Callable[[int], str]:
         )
     except (OSError, ValueError) as error:
         report(f"no text for peers that predate token ids: no tokenizer in {path}: {error}")
-        return lambda token_id: ""
+        return _no_text
     return lambda token_id: str(tokenizer.decode([token_id]))
+
+
+def _no_text(token_id: int) -> str:
+    return ""
