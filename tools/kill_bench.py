@@ -39,6 +39,13 @@ class Kill:
     equal: bool
 
 
+@dataclass(frozen=True)
+class Measured:
+    model: str
+    calm: Told
+    kills: list[Kill]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="smollm2-135m")
@@ -47,19 +54,29 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     arguments = parser.parse_args()
-    drawn = random.Random(arguments.seed)
+    measured = measure(
+        arguments.model, kills=arguments.kills, tokens=arguments.tokens, seed=arguments.seed
+    )
+    _write(arguments.out, arguments.tokens, measured)
+    return 0 if all(kill.equal for kill in measured.kills) else 1
+
+
+def measure(model: str, *, kills: int, tokens: int, seed: int) -> Measured:
+    """Run a mesh of its own, one undisturbed answer and then `kills` disturbed ones."""
+    drawn = random.Random(seed)
     with meshnet(
-        "up", "--model", arguments.model, "--nodes", str(NODES), "--port", "0", "--json-ready",
+        "up", "--model", model, "--nodes", str(NODES), "--port", "0", "--json-ready",
         MESHNET_WEIGHTS="fp32",
     ) as mesh:  # fmt: skip
-        calm = asyncio.run(streamed(mesh.url, PROMPT, arguments.tokens))
-        kills = [
-            asyncio.run(_killed(mesh, calm, place % NODES, drawn, arguments.tokens))
-            for place in range(arguments.kills)
-        ]
-        model = str(get(f"{mesh.url}/mesh")["model"])
-    _write(arguments.out, model, arguments.tokens, calm, kills)
-    return 0 if all(kill.equal for kill in kills) else 1
+        calm = asyncio.run(streamed(mesh.url, PROMPT, tokens))
+        return Measured(
+            model=str(get(f"{mesh.url}/mesh")["model"]),
+            calm=calm,
+            kills=[
+                asyncio.run(_killed(mesh, calm, place % NODES, drawn, tokens))
+                for place in range(kills)
+            ],
+        )
 
 
 async def _killed(
@@ -101,19 +118,20 @@ def _as_if_nothing_happened(told: Told, calm: Told) -> bool:
     )
 
 
-def _write(out: Path, model: str, tokens: int, calm: Told, kills: list[Kill]) -> None:
+def _write(out: Path, tokens: int, measured: Measured) -> None:
+    kills = measured.kills
     result: dict[str, Any] = {
-        **provenance(model, "fp32"),
+        **provenance(measured.model, "fp32"),
         "command": "python -m tools.kill_bench " + " ".join(sys.argv[1:]),
         "nodes": NODES,
         "tokens": tokens,
-        "calm_worst_gap_s": round(calm.worst_gap_s, 3),
+        "calm_worst_gap_s": round(measured.calm.worst_gap_s, 3),
         "gap_s": spread([kill.gap_s for kill in kills]),
         "equal": sum(kill.equal for kill in kills),
         "interrupted": sum(kill.refills > 0 for kill in kills),
         "kills": [asdict(kill) for kill in kills],
     }
-    target = write_result(result_path(out, model, "kills"), result)
+    target = write_result(result_path(out, measured.model, "kills"), result)
     gap = result["gap_s"]
     print(f"{result['equal']} of {len(kills)} texts equal, {result['interrupted']} interrupted")
     print(f"gap between two tokens: worst {gap['max']} s, median {gap['median']} s; {target}")

@@ -11,7 +11,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -60,35 +60,36 @@ def busy_share(held: Sequence[Held]) -> float:
     return used / (PLACES * (ended - began))
 
 
-@pytest.fixture(scope="module")
-def crowded(tiny_model_dir: Path) -> Iterator[tuple[list[MeshnetProcess], list[MeshnetProcess]]]:
+Crowd = tuple[list[MeshnetProcess], list[MeshnetProcess]]
+
+
+@contextmanager
+def crowd(model: Path) -> Iterator[Crowd]:
     """Two nodes of two places each, and two gateways over them."""
+    ranges = [str(layers) for layers in partition(layer_count(model), 2)]
+    places = {"MESHNET_KV_MAX_SESSIONS": str(PLACES), "MESHNET_WEIGHTS": "fp32"}
     with ExitStack() as stack:
-        serving = stack.enter_context(
-            nodes(
-                tiny_model_dir, ["0-2", "2-4"],
-                MESHNET_KV_MAX_SESSIONS=str(PLACES), MESHNET_WEIGHTS="fp32", **EVENTS,
-            )
-        )  # fmt: skip
+        serving = stack.enter_context(nodes(model, ranges, **places, **EVENTS))
         urls = [node.url for node in serving]
-        heads = [stack.enter_context(gateway(tiny_model_dir, urls)) for _ in range(2)]
-        yield serving, heads
+        yield serving, [stack.enter_context(gateway(model, urls)) for _ in range(2)]
 
 
-@pytest.mark.parametrize("gateways", [1, 2])
-async def test_twelve_chats_share_two_places(
-    crowded: tuple[list[MeshnetProcess], list[MeshnetProcess]], tiny_model_dir: Path, gateways: int
-):
-    """Pit C1."""
+@pytest.fixture(scope="module")
+def crowded(tiny_model_dir: Path) -> Iterator[Crowd]:
+    with crowd(tiny_model_dir) as started:
+        yield started
+
+
+async def check_crowd(crowded: Crowd, model: Path, *, gateways: int, tokens: int) -> None:
     serving, heads = crowded
     prompts = [f"Chat {chat} of {CHATS}: what is the capital of France?" for chat in range(CHATS)]
-    expected = [expected_text(tiny_model_dir, prompt, TOKENS) for prompt in prompts]
+    expected = [expected_text(model, prompt, tokens) for prompt in prompts]
     events = [len(node.told()) for node in serving]
     prefills = [forwards(node, "prefill") for node in serving]
 
     async with asyncio.TaskGroup() as group:
         chats = [
-            group.create_task(answered(heads[place % gateways].url, prompt, TOKENS))
+            group.create_task(answered(heads[place % gateways].url, prompt, tokens))
             for place, prompt in enumerate(prompts)
         ]
 
@@ -102,6 +103,18 @@ async def test_twelve_chats_share_two_places(
         assert len(held) == CHATS
         assert CHATS <= asked <= 2 * CHATS
         assert share >= 0.9
+
+
+@pytest.mark.parametrize("gateways", [1, 2])
+async def test_twelve_chats_share_two_places(crowded: Crowd, tiny_model_dir: Path, gateways: int):
+    await check_crowd(crowded, tiny_model_dir, gateways=gateways, tokens=TOKENS)
+
+
+@pytest.mark.slow
+async def test_twelve_chats_of_a_real_model_share_two_places(smollm2_dir: Path):
+    with crowd(smollm2_dir) as crowded:
+        for gateways in (1, 2):
+            await check_crowd(crowded, smollm2_dir, gateways=gateways, tokens=48)
 
 
 def forwards(node: MeshnetProcess, mode: str) -> int:

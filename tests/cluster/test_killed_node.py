@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.cluster.api import Told, counted, expected_text, get, streamed, until
 from tests.processes import MeshnetProcess, meshnet
+from tools.kill_bench import measure
 
 PROMPT = "Tell me of the fox and the lazy dog."
 TOKENS = 240
@@ -81,6 +82,15 @@ async def told_with_kill(mesh: MeshnetProcess, place: int, at: int) -> tuple[Tol
 
     await until(restarted, "the killed node is back at its URL")
     return told, refills_of(mesh) - before
+
+
+@pytest.mark.slow
+def test_twenty_streams_of_a_real_model_survive_twenty_deaths():
+    kills = measure("smollm2-135m", kills=20, tokens=200, seed=0).kills
+
+    assert [kill for kill in kills if not kill.equal] == []
+    gaps = sorted(kill.gap_s for kill in kills)
+    print(f"gap between two tokens: worst {gaps[-1]:.2f} s, median {gaps[10]:.2f} s")
 
 
 def refills_of(mesh: MeshnetProcess) -> int:
