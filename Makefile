@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test check slow bench docs clean
+.PHONY: help setup demo test check slow bench docs families clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -38,12 +38,16 @@ slow: setup ## Run what takes longer: all families, all models, 2,000 simulated 
 	@$(BIN)/meshnet simulate --seeds 1000 --faults calm
 	@$(BIN)/meshnet simulate --seeds 1000 --faults storm
 
-bench: setup ## Measure flatness and split tax; results under benchmarks/results
+bench: setup ## Measure flatness, split tax and killed nodes; results under benchmarks/results
 	@$(BIN)/meshnet bench flatness
 	@$(BIN)/meshnet bench split-tax
+	@$(BIN)/python -m tools.kill_bench
 
 docs: setup ## Regenerate the pages that are generated, and check the rest
 	@$(BIN)/python tools/docs.py
+
+families: setup ## Run every family split against unsplit, and write docs/families.md
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tools.family_matrix --write docs/families.md
 
 clean: ## Remove the environment and caches of this checkout
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
