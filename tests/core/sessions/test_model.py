@@ -1,136 +1,24 @@
-"""The store against a model that decides by itself what must happen.
-
-Two shards share one device. The model is a plain list of rows, searched anew for every question;
-it makes room one session at a time where the store plans all at once, and never sees an answer
-of the store before it has given its own.
-"""
+"""The store against a model that decides by itself what must happen; two shards share a device."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.core.sessions.model import BYTES_MAX, PIN_S, PLACES, TTL_S, Decoding, Model, Row
 
 from meshnet.core.protocol.digest import PrefixDigest
 from meshnet.core.sessions.budget import ByteBudget
 from meshnet.core.sessions.entry import Lease
 from meshnet.core.sessions.store import SessionCacheStore
-from meshnet.core.vocabulary import KVCacheMiss, LayerRange, NoRoom, SessionId, StaleAttempt
+from meshnet.core.vocabulary import KVCacheMiss, LayerRange, SessionId
 
-PLACES, BYTES_MAX, TTL_S, PIN_S = 2, 16, 60.0, 5.0
 SHARDS = st.integers(0, 1)
 SESSIONS = st.sampled_from([SessionId(name) for name in "abcd"])
 LAYERS = st.sampled_from([LayerRange(0, 2), LayerRange(0, 2), LayerRange(1, 2)])
 ATTEMPTS = st.sampled_from([None, 1, 2, 3])
-TOKENS = st.integers(1, 6)
 IDS = st.lists(st.integers(0, 1), min_size=1, max_size=6)
-
-
-@dataclass
-class Row:
-    """What the model believes of one session on one shard."""
-
-    shard: int
-    session: SessionId
-    layers: LayerRange
-    born: int
-    used: float
-    attempt: int | None = None
-    spoken_for: bool = False
-    ids: tuple[int, ...] = ()
-    all_ids_known: bool = True
-    running: Lease[str] | None = None
-    running_bytes: int = 0
-    promised: int = 0
-
-    @property
-    def weight(self) -> int:
-        return max(self.promised, len(self.ids), self.running_bytes if self.running else 0)
-
-
-class Refused(Exception):
-    """The model says no."""
-
-
-class Model:
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self.now = 0.0
-        self.births = 0
-
-    def find(self, shard: int, session: SessionId) -> Row | None:
-        for row in self.rows:
-            if (row.shard, row.session) == (shard, session):
-                return row
-        return None
-
-    def forget_the_old(self) -> None:
-        self.rows = [r for r in self.rows if r.running or self.now - r.used <= TTL_S]
-
-    def is_idle(self, row: Row) -> bool:
-        return row.running is None and self.now - row.used >= PIN_S
-
-    def first(self, rows: list[Row], choices: list[Callable[[Row], bool]], by: str) -> Row | None:
-        """The least recently used (or youngest) row that meets the first choice anybody meets."""
-        for meets in choices:
-            found = [row for row in rows if meets(row)]
-            if found and by == "used":
-                return min(found, key=lambda row: (row.used, row.born))
-            if found:
-                return max(found, key=lambda row: row.session)
-        return None
-
-    def without_one_for_its_place(self, shard: int, rows: list[Row], old_head: bool) -> list[Row]:
-        here = [row for row in rows if row.shard == shard]
-        if len(here) < PLACES:
-            return rows
-        choices: list[Callable[[Row], bool]] = [self.is_idle]
-        if old_head:
-            choices = [lambda row: row.running is None, lambda row: True]
-        leaver = self.first(here, choices, "used")
-        if leaver is None:
-            raise Refused
-        return [row for row in rows if row is not leaver]
-
-    def with_bytes(self, me: Row | None, needed: int, rows: list[Row], old_head: bool) -> list[Row]:
-        while sum(row.weight for row in rows if row is not me) + needed > BYTES_MAX:
-            others = [row for row in rows if row is not me]
-            leaver = self.first(others, [self.is_idle], "used")
-            if leaver is None and old_head:
-                anyone = [lambda row: row.running is None, lambda row: True]
-                leaver = self.first(others, anyone, "used")
-            elif leaver is None:
-                younger = [row for row in others if me is not None and row.session > me.session]
-                choices = [lambda row: row.running is None, lambda row: True]
-                leaver = self.first(younger, choices, "session")
-            if leaver is None:
-                raise Refused
-            rows = [row for row in rows if row is not leaver]
-        return rows
-
-    def settle(
-        self, shard: int, session: SessionId, layers: LayerRange, needed: int, old_head: bool
-    ) -> Row:
-        """Give the session a row with room for `needed` bytes, or refuse and change nothing."""
-        row, rows = self.find(shard, session), self.rows
-        if row is None:
-            rows = self.without_one_for_its_place(shard, rows, old_head)
-        if row is None or needed > row.weight:
-            rows = self.with_bytes(row, needed, rows, old_head)
-        self.rows = rows
-        if row is None:
-            self.births += 1
-            row = Row(shard, session, layers, self.births, self.now)
-            self.rows.append(row)
-        return row
-
-    def is_stale(self, row: Row | None, attempt: int | None) -> bool:
-        known = row is not None and row.attempt is not None and attempt is not None
-        return known and row is not None and attempt < row.attempt  # type: ignore[operator]
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -155,26 +43,18 @@ class StoreMachine(RuleBasedStateMachine):
     ) -> None:
         model = self.model
         model.forget_the_old()
-        row = model.find(shard, session)
-        expected: type[Exception] | None = StaleAttempt if model.is_stale(row, attempt) else None
-        if expected is None:
-            try:
-                needed = max(size, len(row.ids) if row else 0)
-                row = model.settle(shard, session, layers, needed, old_head=False)
-            except Refused:
-                expected = NoRoom
+        row = model.reserved(shard, session, layers, size, attempt)
 
         def ask() -> None:
             self.stores[shard].reserve(
                 session, layers=layers, bytes_needed=size, attempt=attempt, now=model.now
             )
 
-        if expected is not None:
-            with pytest.raises(expected):
+        if not isinstance(row, Row):
+            with pytest.raises(row):
                 ask()
             return
         ask()
-        assert row is not None
         row.used, row.promised = model.now, size
         if not row.spoken_for:
             row.layers = layers
@@ -199,17 +79,7 @@ class StoreMachine(RuleBasedStateMachine):
     ) -> None:
         model = self.model
         model.forget_the_old()
-        row = model.find(shard, session)
-        expected: type[Exception] | None = None
-        repeated = row is not None and row.spoken_for and attempt == row.attempt is not None
-        if model.is_stale(row, attempt) or repeated:
-            expected = StaleAttempt
-        else:
-            try:
-                needed = max(len(ids), row.promised if row else 0)
-                row = model.settle(shard, session, layers, needed, old_head=wire == 0)
-            except Refused:
-                expected = NoRoom
+        row = model.prefilled(shard, session, layers, len(ids), attempt, old_head=wire == 0)
 
         def ask() -> Lease[str]:
             return self.stores[shard].prefill(
@@ -222,12 +92,11 @@ class StoreMachine(RuleBasedStateMachine):
                 now=model.now,
             )
 
-        if expected is not None:
-            with pytest.raises(expected):
+        if not isinstance(row, Row):
+            with pytest.raises(row):
                 ask()
             return
         lease = ask()
-        assert row is not None
         row.layers, row.attempt, row.spoken_for, row.used = layers, attempt, True, model.now
         row.ids, row.all_ids_known = (), True
         row.running, row.running_bytes = lease, len(ids)
@@ -260,48 +129,32 @@ class StoreMachine(RuleBasedStateMachine):
         ids = ids[: max(BYTES_MAX - past, 0)]
         if not ids:
             return
-        right = PrefixDigest.of(held).hex
-        digest = {"none": None, "right": right, "wrong": "0" * 16}[prefix]
         attempt = data.draw(st.sampled_from([None, row.attempt if row else 1, 2]))
-        servable = (
-            row is not None
-            and row.running is None
-            and len(row.ids) > 0
-            and past == len(row.ids)
-            and layers == row.layers
-            and (attempt is None or row.attempt is None or attempt == row.attempt)
-            and (prefix == "none" or (prefix == "right" and row.all_ids_known))
-        )
-        if servable:
-            assert row is not None
-            try:
-                if past + len(ids) > row.weight:
-                    model.rows = model.with_bytes(row, past + len(ids), model.rows, old_head=False)
-            except Refused:
-                model.rows = [other for other in model.rows if other is not row]
-                servable = False
+        asked = Decoding(layers, past, len(ids), prefix, attempt)
 
-        def ask() -> Lease[str]:
-            return self.stores[shard].decode(
-                session,
-                layers=layers,
-                past_length=past,
-                tokens=len(ids),
-                prefix=digest,
-                attempt=attempt,
-                bytes_needed=past + len(ids),
-                now=model.now,
-            )
-
-        if not servable:
+        if row is None or not model.grows(row, asked):
             with pytest.raises(KVCacheMiss):
-                ask()
+                self._ask(shard, session, asked, held)
             return
-        lease = ask()
-        assert row is not None
+        lease = self._ask(shard, session, asked, held)
         assert lease.state == repr(row.ids)
-        row.used, row.running, row.running_bytes = model.now, lease, past + len(ids)
+        row.used, row.running, row.running_bytes = model.now, lease, asked.length
         self.out.append((shard, lease, tuple(ids)))
+
+    def _ask(
+        self, shard: int, session: SessionId, asked: Decoding, held: tuple[int, ...]
+    ) -> Lease[str]:
+        right = PrefixDigest.of(held).hex
+        return self.stores[shard].decode(
+            session,
+            layers=asked.layers,
+            past_length=asked.past,
+            tokens=asked.tokens,
+            prefix={"none": None, "right": right, "wrong": "0" * 16}[asked.prefix],
+            attempt=asked.attempt,
+            bytes_needed=asked.length,
+            now=self.model.now,
+        )
 
     @rule(
         data=st.data(),
