@@ -50,18 +50,16 @@ def load_shard(
 
     Args:
         model: the id it is served under; the directory's name if left out.
-        dtype: element type of weights and activations; left out, bf16 on CUDA and fp32 on the
-            CPU, where bf16 is no faster for small models and costs exactness.
+        dtype: of weights and activations; bf16 on CUDA and fp32 on the CPU if left out.
         report: told, in a sentence, what the layers turn out not to do.
-        token_text: a token's text, for peers that predate token ids; the tail's tokenizer if
-            left out.
+        token_text: for peers that predate token ids; from the tail's tokenizer if left out.
 
     Raises:
         ModelError: the directory is no model, is damaged, or cannot be cut there.
     """
     config = read_config(path)
     where = _device(device)
-    kind = TORCH_DTYPES[dtype] if dtype is not None else _default_dtype(where)
+    kind = _element_type(dtype, where)
     runs = inseparable_layers(config)
     check_separable(layers, runs)
     loaded = load_layers(path, config, layers, kind, where)
@@ -69,15 +67,14 @@ def load_shard(
     limit = rotary_limit(loaded.model.config.get_text_config(decoder=True))
     findings = _tested(runner, context_length(loaded.model.config), limit, report)
     description = _description(path, model or ModelId(path.name), runner, loaded, findings, runs)
-    if token_text is None:
-        token_text = _token_texts(path, report) if description.is_tail else _no_text
+    texts = token_text or (_token_texts(path, report) if description.is_tail else _no_text)
     return TorchModelShard(
         runner,
         description,
         rotary=limit,
         continues=findings.multi_token,
         report=report,
-        token_text=token_text,
+        token_text=texts,
     )
 
 
@@ -140,7 +137,10 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _default_dtype(device: torch.device) -> torch.dtype:
+def _element_type(asked: DType | None, device: torch.device) -> torch.dtype:
+    """On a CPU bf16 is no faster for small models and costs exactness."""
+    if asked is not None:
+        return TORCH_DTYPES[asked]
     return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
