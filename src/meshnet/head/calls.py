@@ -62,8 +62,8 @@ class Calls:
 
     async def reroute(self, asked: Reroute) -> Rerouted | NoRoute:
         """Ask every node what it serves now; a lost one comes last, and only if it answers."""
-        avoid = () if asked.lost is None else (asked.lost.node,)
-        for node in avoid:
+        avoid = () if asked.avoid is None else (asked.avoid.node,)
+        for node in avoid if asked.lost else ():
             self._directory.suspect(node)
         await self._directory.refresh()
         found = self._directory.route(self._model, avoid, asked.fingerprint)

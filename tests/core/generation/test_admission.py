@@ -48,6 +48,7 @@ class Talk:
             jitter=lambda: 0.0,
         )
         self.now = 0.0
+        self.start = start
         self.actions: list[AdmissionAction] = []
         self.tell(Started())
 
@@ -74,7 +75,12 @@ class Talk:
         return self.tell(Answered(self.open.ref, Reserved(SESSION, 40)))
 
     def refuse(self, refusal: Refusal = FULL) -> list[AdmissionAction]:
-        return self.tell(Answered(self.open.ref, refusal))
+        """Refuse, and let the machine find no other route if it looks for one."""
+        actions = self.tell(Answered(self.open.ref, refusal))
+        looks = isinstance(actions[-1], Reroute) and not actions[-1].lost
+        if looks and self.start is not None:
+            actions = [*actions[:-1], *self.tell(Rerouted(self.start))]
+        return actions
 
     def lose(self) -> list[AdmissionAction]:
         return self.tell(Unanswered(self.open.ref, "connection refused"))
@@ -154,7 +160,7 @@ def test_a_node_lost_while_reserving_is_routed_around():
 
     assert actions[0] == Release(SESSION, (NodeId("a"), NodeId("b")))
     assert isinstance(actions[1], Reroute)
-    assert actions[1].lost == Hop(NodeId("b"), LayerRange(1, 2))
+    assert actions[1].avoid == Hop(NodeId("b"), LayerRange(1, 2))
     talk.tell(Rerouted(route("a", "c")))
     talk.grant()
     talk.grant()

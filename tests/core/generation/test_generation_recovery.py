@@ -130,7 +130,7 @@ def test_a_hop_that_does_not_answer_in_time_is_lost():
 
     assert deadline == pytest.approx(LIMITS.step.of(3))
     assert isinstance(actions[0], Reroute)
-    assert actions[0].lost == talk.open.hop
+    assert actions[0].avoid == talk.open.hop
 
 
 def test_the_timeout_of_a_hop_grows_with_the_positions_and_ends_at_the_deadline():
@@ -164,7 +164,7 @@ def test_a_node_with_a_bug_counts_as_a_lost_hop():
     actions = talk.reply(Refusal(Code.INTERNAL, "oops"))
 
     assert isinstance(actions[0], Reroute)
-    assert actions[0].lost == talk.open.hop
+    assert actions[0].avoid == talk.open.hop
 
 
 def test_a_second_loss_in_a_row_waits_before_it_routes_again():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from meshnet.core.protocol.messages import ActivationReply, Refusal, Reply
 from meshnet.core.vocabulary import Activation, Hop, LayerRange, NodeId
 
 
@@ -65,11 +66,13 @@ class Accounts:
         account.positions += tokens
         account.bytes_out += 4 * tokens + (0 if activation is None else len(activation.data))
 
-    def answered(self, hop: Hop, *, bytes_in: int, waited_s: float, compute_us: int) -> None:
+    def answered(self, hop: Hop, reply: Reply, *, waited_s: float) -> None:
         account = self.hops.setdefault(hop, HopAccount())
-        account.bytes_in += bytes_in
         account.waited_s += waited_s
-        account.compute_s += compute_us / 1e6
+        if not isinstance(reply, Refusal):
+            account.compute_s += reply.compute_us / 1e6
+        if isinstance(reply, ActivationReply):
+            account.bytes_in += len(reply.activation.data)
 
     def emitted(self, now: float) -> None:
         if self.first_token_at is None:

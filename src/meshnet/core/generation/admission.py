@@ -1,13 +1,15 @@
 """A place on every hop or on none, before the first prefill (ADR-0029).
 
     idle -started-> asking node 0 -reserved-> asking node 1 ... -> admitted
-                      |  refused: release all
+                      |  refused: release all, ask on another known route
                       +--> waiting -tick, place freed-> asking node 0
                       |  lost, moved: release all
                       +--> rerouting -rerouted-> asking node 0
 
 Nodes are asked in the order of their ids, whatever the order of the route, and what was granted is
 given back before any wait: two heads never hold a place each and wait for the other's.
+Where other nodes could serve as well, their routes are asked for and tried in turn; the routes
+known are learnt anew every few waits, since nodes come and go while others are full.
 A route that cannot cache holds no places and is admitted at once.
 
 Invariants
@@ -47,6 +49,10 @@ from meshnet.core.protocol.messages import Mode, Refusal, Reserved, ReserveReque
 from meshnet.core.vocabulary import Hop, NodeId, Route, SessionId
 
 Actions = list[AdmissionAction]
+
+WAITS_PER_LOOK = 8
+"""Other routes are looked for at the first refusal, and then once in so many waits."""
+ROUTES_KNOWN_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +109,8 @@ class Admission:
         self._spec, self._limits, self._jitter = spec, limits, jitter
         self._order: tuple[Hop, ...] = ()
         self._route = route
+        self._known: list[Route] = [] if route is None else [route]
+        self._untried: list[Route] = []
         self._held: dict[NodeId, None] = {}
         self._asked = self._waits = self._detours = 0
         self._route_by: float | None = None
@@ -173,18 +181,25 @@ class Admission:
                 return self._reroute(None, message, now)
             case _:
                 self._last = Fail(FailureCode.OVERLOADED, message, answer.retry_after_s)
-                return self._wait(now)
+                return self._full(asking.reserve.hop, message, now)
 
     def _rerouted(self, route: Route, now: float) -> Actions:
         if not isinstance(self._state, _Rerouting):
             return []
-        self._route = route
-        return self._round(now)
+        if self._state.ask.lost:
+            self._known = [route]
+        elif route in self._known:
+            return self._wait(now)
+        else:
+            self._known.append(route)
+        return self._try(route, now)
 
     def _no_route(self, message: str, now: float) -> Actions:
         if not isinstance(self._state, _Rerouting) or self._state.ask_at is not None:
             return []
         self._last = Fail(FailureCode.NO_ROUTE, message)
+        if self._route_by is None:
+            self._route_by = now + self._limits.route_wait_s
         self._state = _Rerouting(self._state.ask, now + self._detour_s())
         return []
 
@@ -207,8 +222,14 @@ class Admission:
     # --- moves --------------------------------------------------------------------------------
 
     def _round(self, now: float) -> Actions:
+        """Try every route known, the one asked last before the others."""
         assert self._route is not None
-        hops = self._route.hops if self._route.kv_cache else ()
+        self._untried = [route for route in self._known if route != self._route]
+        return self._try(self._route, now)
+
+    def _try(self, route: Route, now: float) -> Actions:
+        self._route = route
+        hops = route.hops if route.kv_cache else ()
         self._order = tuple(sorted(hops, key=lambda hop: (hop.node, hop.layers)))
         return self._ask(0, now)
 
@@ -232,6 +253,15 @@ class Admission:
         reserve = Reserve(self._asked, hop, request, timeout_s)
         self._state = _Asking(reserve, index, now + timeout_s)
         return [reserve]
+
+    def _full(self, hop: Hop, why: str, now: float) -> Actions:
+        if self._untried:
+            return [*self._give_back(), *self._try(self._untried.pop(0), now)]
+        if self._waits % WAITS_PER_LOOK == 0 and len(self._known) < ROUTES_KNOWN_MAX:
+            ask = Reroute(hop, why, lost=False)
+            self._state = _Rerouting(ask, None)
+            return [*self._give_back(), ask]
+        return self._wait(now)
 
     def _wait(self, now: float) -> Actions:
         delay_s = self._limits.poll.delay_s(self._waits, jitter=self._jitter())

@@ -3,7 +3,7 @@
     idle -started-> asking -token-> delivering -delivered-> asking ... -> done
                       |  ^
           refused:    |  |  tick: refill
-          wait        +--+--> waiting
+          wait        +--+--> waiting, then rerouting
           lost, moved +--+--> rerouting -rerouted-> refill
 
 A step walks the route hop by hop. Any miss or loss sets the cached length back to zero and the
@@ -27,7 +27,7 @@ from typing import assert_never
 from meshnet.core.generation.accounting import Accounts, GenerationStats
 from meshnet.core.generation.limits import GenerationLimits, RecoveryBudget
 from meshnet.core.generation.refusals import Verdict, failure_of, verdict_of
-from meshnet.core.generation.requests import activation_bytes, is_answer, request_for
+from meshnet.core.generation.requests import is_answer, request_for
 from meshnet.core.generation.sequence import CacheUse, Step, TokenSequence
 from meshnet.core.generation.states import (
     Asking,
@@ -38,6 +38,7 @@ from meshnet.core.generation.states import (
     Rerouting,
     State,
     Waiting,
+    late_failure,
 )
 from meshnet.core.generation.transcript import (
     Cancelled,
@@ -69,15 +70,12 @@ from meshnet.core.protocol.messages import (
     Reply,
     TokenReply,
 )
-from meshnet.core.vocabulary import (
-    Activation,
-    Hop,
-    NodeId,
-    Route,
-    SampledToken,
-)
+from meshnet.core.vocabulary import Activation, Hop, NodeId, Route, SampledToken
 
 Actions = list[GenerationAction]
+
+WAITS_HERE = 2
+"""How often a node is waited for before another route is looked for, and so on in turn."""
 
 
 class Generation:
@@ -114,6 +112,11 @@ class Generation:
     @property
     def done(self) -> bool:
         return isinstance(self._state, Done)
+
+    @property
+    def route(self) -> Route:
+        """The hops that the present step goes through."""
+        return self._route
 
     @property
     def cache_use(self) -> CacheUse:
@@ -178,13 +181,7 @@ class Generation:
         asking = self._open_question(ref)
         if asking is None:
             return []
-        compute_us = 0 if isinstance(reply, Refusal) else reply.compute_us
-        self._accounts.answered(
-            asking.forward.hop,
-            bytes_in=activation_bytes(reply),
-            waited_s=now - asking.asked_at,
-            compute_us=compute_us,
-        )
+        self._accounts.answered(asking.forward.hop, reply, waited_s=now - asking.asked_at)
         if isinstance(reply, Refusal):
             return self._refused(asking, reply, now)
         is_tail = ref.hop + 1 == len(self._route.hops)
@@ -205,7 +202,9 @@ class Generation:
         if not isinstance(state, Rerouting) or state.ask_at is not None:
             return []
         delay_s = self._limits.reroute.delay_s(state.tries, jitter=self._jitter())
-        self._state = replace(state, tries=state.tries + 1, ask_at=now + delay_s, message=message)
+        self._state = replace(
+            state, tries=state.tries + 1, ask_at=now + delay_s, no_route=message, refusal=None
+        )
         return []
 
     def _tick(self, now: float) -> Actions:
@@ -274,7 +273,7 @@ class Generation:
                 self._attempt += self._limits.attempt_jump
                 return self._recover(RefillReason.STALE, refusal.message, now)
             case Verdict.WAIT:
-                return self._wait(refusal, now)
+                return self._wait(hop, refusal, now)
             case Verdict.MOVED:
                 return self._reroute(None, RefillReason.MOVED, refusal.message, now)
             case Verdict.LOST:
@@ -289,7 +288,7 @@ class Generation:
             return self._end([Fail(FailureCode.UPSTREAM, f"{exhausted}; last: {why}")])
         return self._refill(reason, now)
 
-    def _wait(self, refusal: Refusal, now: float) -> Actions:
+    def _wait(self, hop: Hop, refusal: Refusal, now: float) -> Actions:
         exhausted = self._budget.spend_wait(self._sequence.generated)
         if exhausted is not None:
             message = f"{exhausted}; last: {refusal.message}"
@@ -300,7 +299,11 @@ class Generation:
             at_least_s=self._limits.asked_wait_s(refusal.retry_after_s),
         )
         self._sequence.forget_cached()
-        self._state = Waiting(now + delay_s, refusal)
+        if self._budget.waits % WAITS_HERE:
+            self._state = Waiting(now + delay_s, refusal)
+            return []
+        ask = Reroute(hop, refusal.message, self._route.fingerprint or None, lost=False)
+        self._state = Rerouting(ask, RefillReason.WAITED, 0, now + delay_s, refusal=refusal)
         return []
 
     def _lose(self, hop: Hop, why: str, now: float) -> Actions:
@@ -316,10 +319,10 @@ class Generation:
         # A second loss in a row waits first: a node that dies on every step is not hammered.
         repeated = self._budget.streak - 2
         if repeated < 0:
-            self._state = Rerouting(ask, reason, tries=0, ask_at=None, message=why)
+            self._state = Rerouting(ask, reason, tries=0, ask_at=None)
             return [ask]
         delay_s = self._limits.reroute.delay_s(repeated, jitter=self._jitter())
-        self._state = Rerouting(ask, reason, tries=0, ask_at=now + delay_s, message=why)
+        self._state = Rerouting(ask, reason, tries=0, ask_at=now + delay_s)
         return []
 
     def _spend(self, now: float) -> str | None:
@@ -382,15 +385,8 @@ class Generation:
         return (until if recover_by is None else min(until, recover_by)) - now
 
     def _out_of_time(self, now: float) -> Actions:
-        match self._state:
-            case Waiting(_, refusal):
-                message, retry_s = refusal.message, refusal.retry_after_s
-                return self._end([Fail(FailureCode.OVERLOADED, message, retry_s)])
-            case Rerouting(message=message):
-                return self._end([Fail(FailureCode.NO_ROUTE, message)])
-        if now >= self._spec.deadline_at:
-            return self._end([Fail(FailureCode.TIMEOUT, "the request's deadline has passed")])
-        return self._end([Fail(FailureCode.UPSTREAM, "no new token in the time for recovery")])
+        passed = now >= self._spec.deadline_at
+        return self._end([late_failure(self._state, deadline_passed=passed)])
 
     def _end(self, last: Actions) -> Actions:
         """Release comes first: a consumer that leaves after the last token cannot prevent it."""

@@ -7,7 +7,6 @@ from meshnet.core.protocol.messages import (
     ActivationReply,
     ForwardRequest,
     Mode,
-    Reply,
     TokenReply,
 )
 from meshnet.core.vocabulary import (
@@ -64,7 +63,3 @@ def is_answer(reply: ActivationReply | TokenReply, *, tokens: int, is_tail: bool
         return is_tail and (reply.token is None or 0 <= reply.token.token_id <= TOKEN_ID_MAX)
     shape = reply.activation.hidden.shape
     return not is_tail and (len(shape) < 2 or shape[-2] == tokens)
-
-
-def activation_bytes(reply: Reply) -> int:
-    return len(reply.activation.data) if isinstance(reply, ActivationReply) else 0

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 from meshnet.core.generation.sequence import Step
 from meshnet.core.generation.stopping import StopRules
-from meshnet.core.generation.transcript import Forward, RefillReason, Reroute
+from meshnet.core.generation.transcript import (
+    Fail,
+    FailureCode,
+    Forward,
+    RefillReason,
+    Reroute,
+)
 from meshnet.core.protocol.messages import Refusal
 from meshnet.core.vocabulary import SamplingParams, SessionId
 
@@ -56,7 +62,10 @@ class Rerouting:
     refill: RefillReason
     tries: int
     ask_at: float | None
-    message: str
+    no_route: str | None = None
+    """Why there was no route when it was last asked for."""
+    refusal: Refusal | None = None
+    """Why the route that there is will not do now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +74,15 @@ class Done:
 
 
 State = Idle | Asking | Delivering | Waiting | Rerouting | Done
+
+
+def late_failure(state: State, *, deadline_passed: bool) -> Fail:
+    """Say what a generation that ran out of time was waiting for."""
+    match state:
+        case Waiting(_, Refusal() as refusal) | Rerouting(refusal=Refusal() as refusal):
+            return Fail(FailureCode.OVERLOADED, refusal.message, refusal.retry_after_s)
+        case Rerouting(ask, no_route=message):
+            return Fail(FailureCode.NO_ROUTE, message or ask.reason)
+    if deadline_passed:
+        return Fail(FailureCode.TIMEOUT, "the request's deadline has passed")
+    return Fail(FailureCode.UPSTREAM, "no new token in the time for recovery")

@@ -169,12 +169,14 @@ class Refilling:
 
 @dataclass(frozen=True, slots=True)
 class Reroute:
-    """Find a route, avoiding `lost` where another can serve; answer `Rerouted` or `NoRoute`."""
+    """Find a route, avoiding a hop where another can serve; answer `Rerouted` or `NoRoute`."""
 
-    lost: Hop | None
+    avoid: Hop | None
     reason: str
     fingerprint: str | None = None
     """Of the weights that the tokens so far came from: no others may continue them."""
+    lost: bool = True
+    """False: the hop to avoid is well, but has no room."""
 
 
 @dataclass(frozen=True, slots=True)
