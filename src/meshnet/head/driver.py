@@ -32,6 +32,7 @@ from meshnet.head.client import HopClient
 from meshnet.head.counters import HeadCounters
 from meshnet.head.directory import Directory
 from meshnet.head.hints import ReleaseHints
+from meshnet.head.keeping import PlaceKeeper
 from meshnet.head.observation import Observation
 from meshnet.head.run import GenerationRun
 from meshnet.head.seam import FinishEvent, GenerationFailed, GenerationRequest, TokenEvent
@@ -43,9 +44,11 @@ class HeadLimits:
     generation: GenerationLimits = field(default_factory=GenerationLimits)
     admission: AdmissionLimits = field(default_factory=AdmissionLimits)
     reserved_tokens_max: int = 512
-    """Room reserved for the answer; a longer one grows its sessions as it goes."""
+    """Room reserved for the answer."""
     waiting_max: int = 256
     release_timeout_s: float = 2.0
+    keep_places_s: float = 2.0
+    """How often hops hear of a step that takes long; by itself a node keeps a place for 5 s."""
 
 
 def record_nothing(event: Event) -> None:
@@ -82,6 +85,7 @@ class Head:
         self._queue = AdmissionQueue(waiting_max=self._limits.waiting_max)
         self._tasks = asyncio.TaskGroup()
         self._hints = ReleaseHints(client, self._tasks, timeout_s=self._limits.release_timeout_s)
+        self._keeper = PlaceKeeper(client, self._tasks, every_s=self._limits.keep_places_s)
         self._calls = Calls(client, directory, model=model, clock=clock)
         self.counters = HeadCounters()
 
@@ -114,6 +118,7 @@ class Head:
         trace: TracebackType | None,
     ) -> None:
         self._hints.stop()
+        self._keeper.stop()
         if isinstance(error, asyncio.CancelledError):
             await self._tasks.__aexit__(kind, error, trace)
         else:  # an error of the body stays what it is: a task group would wrap it
@@ -136,6 +141,7 @@ class Head:
             self._machine(session, request, deadline_at, route),
             session=session,
             calls=self._calls,
+            places=self._keeper.places(session, self._model, self._room(request)),
             release=self._release,
             clock=self._clock,
             seen=seen,
@@ -167,10 +173,9 @@ class Head:
     def _admission(
         self, session: SessionId, request: GenerationRequest, deadline_at: float, seen: Observation
     ) -> AdmissionRun:
-        answer = min(request.tokens_max, self._limits.reserved_tokens_max)
         known = self._directory.route(self._model)
         machine = Admission(
-            AdmissionSpec(session, len(request.prompt) + answer, deadline_at),
+            AdmissionSpec(session, self._room(request), deadline_at),
             known if isinstance(known, Route) else None,
             limits=self._limits.admission,
             jitter=self._jitter,
@@ -203,6 +208,10 @@ class Head:
             encode_text=self._encode_text,
             jitter=self._jitter,
         )
+
+    def _room(self, request: GenerationRequest) -> int:
+        """Positions to reserve; a longer answer grows its sessions as it goes."""
+        return len(request.prompt) + min(request.tokens_max, self._limits.reserved_tokens_max)
 
     def _release(self, release: Release) -> None:
         self._hints.send(release, then=self._queue.tell_place_freed)

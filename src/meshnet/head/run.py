@@ -21,6 +21,7 @@ from meshnet.core.generation.transcript import (
 )
 from meshnet.core.vocabulary import SessionId
 from meshnet.head.calls import Calls
+from meshnet.head.keeping import Places
 from meshnet.head.observation import Observation
 from meshnet.head.seam import FinishEvent, GenerationFailed, TokenEvent
 
@@ -34,12 +35,13 @@ class GenerationRun:
         *,
         session: SessionId,
         calls: Calls,
+        places: Places,
         release: Callable[[Release], None],
         clock: Callable[[], float],
         seen: Observation,
     ) -> None:
         self._machine, self._session, self._calls = machine, session, calls
-        self._release, self._clock, self._seen = release, clock, seen
+        self._places, self._release, self._clock, self._seen = places, release, clock, seen
         self._next: GenerationEvent = Started()
 
     @property
@@ -94,7 +96,8 @@ class GenerationRun:
         match asked:
             case Forward():
                 self._seen.forwarding(asked.request)
-                return await self._calls.by(deadline, self._calls.forward(asked))
+                with self._places.kept(asked, self._machine.route.hops):
+                    return await self._calls.by(deadline, self._calls.forward(asked))
             case Reroute():
                 return await self._calls.by(deadline, self._calls.reroute(asked))
             case None:

@@ -1,0 +1,107 @@
+"""Steps that take longer than a node keeps an untouched place."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.head.cluster import C, Cluster, collect, expected, request, running
+
+from meshnet.core.protocol.messages import ForwardRequest
+from meshnet.core.vocabulary import NodeId
+from meshnet.head import Head
+from meshnet.simulation.loop import run
+
+STEP_S = 4.0
+"""With three hops, 8 s pass between two steps of a session on one node; its pin lasts 5."""
+
+
+async def slowly(node: NodeId, request: ForwardRequest) -> None:
+    await asyncio.sleep(STEP_S)
+
+
+async def chat(head: Head, number: int, *, prompt_tokens: int = 3) -> int:
+    """Chat with right tokens; return the refills it took."""
+    asked = request((number, *[2] * prompt_tokens), tokens_max=12, deadline_s=3000)
+    tokens, finish = await collect(head, asked)
+    assert tokens == expected(asked)
+    return finish.refills
+
+
+def test_chats_on_one_place_do_not_take_it_from_each_other_however_slow_the_hops():
+    async def main():
+        cluster = Cluster(sessions_max=1)
+        cluster.before_forward = slowly
+        async with running(cluster) as head, asyncio.TaskGroup() as tasks:
+            chats = [tasks.create_task(chat(head, number)) for number in range(3)]
+
+        assert [done.result() for done in chats] == [0, 0, 0]
+
+    run(main, 0)
+
+
+def test_a_long_prompt_on_slow_hops_is_prefilled_once():
+    async def main():
+        cluster = Cluster(sessions_max=1)
+        cluster.before_forward = slowly
+        async with running(cluster) as head, asyncio.TaskGroup() as tasks:
+            chats = [tasks.create_task(chat(head, n, prompt_tokens=2000)) for n in range(2)]
+
+        assert [done.result() for done in chats] == [0, 0]
+
+    run(main, 0)
+
+
+def test_a_second_gateway_does_not_take_the_place_of_a_slow_chat_either():
+    async def main():
+        cluster = Cluster(sessions_max=1)
+        cluster.before_forward = slowly
+        async with (
+            running(cluster, name="h0") as one,
+            running(cluster, name="h1") as other,
+            asyncio.TaskGroup() as tasks,
+        ):
+            chats = [tasks.create_task(chat(head, 1)) for head in (one, other)]
+
+        assert [done.result() for done in chats] == [0, 0]
+
+    run(main, 0)
+
+
+def test_the_place_of_a_head_that_died_during_a_step_falls_free():
+    async def main():
+        cluster = Cluster(sessions_max=1)
+        hanging = asyncio.Event()
+
+        async def hang_at_the_tail(node: NodeId, request: ForwardRequest) -> None:
+            if node == C and not hanging.is_set():
+                hanging.set()
+                await asyncio.sleep(15.0)
+
+        cluster.before_forward = hang_at_the_tail
+        async with running(cluster, name="h0") as dying, running(cluster, name="h1") as other:
+            doomed = asyncio.create_task(collect(dying, request()))
+            await hanging.wait()
+            cluster.hints_are_lost = True
+            doomed.cancel()
+            began_at = asyncio.get_running_loop().time()
+            await chat(other, 1)
+
+            assert asyncio.get_running_loop().time() - began_at < 10.0
+
+    run(main, 0)
+
+
+def test_no_word_about_places_is_sent_once_a_chat_has_ended():
+    async def main():
+        cluster = Cluster(sessions_max=1)
+        cluster.before_forward = slowly
+        async with running(cluster) as head:
+            await chat(head, 1)
+            told = len(cluster.reserves)
+            await asyncio.sleep(60.0)
+
+            assert told > 3
+            assert len(cluster.reserves) == told
+            assert cluster.sessions() == 0
+
+    run(main, 0)
