@@ -83,9 +83,9 @@ class Cluster:
         for node in layers:
             self.boot(node)
 
-    def boot(self, node: NodeId) -> None:
-        """Start the node's process, or start it again with an empty store."""
-        shard = ToyShard(
+    def boot(self, node: NodeId, shard: ToyShard | None = None) -> None:
+        """Start the node's process, or start it again with an empty store and perhaps a shard."""
+        shard = shard or ToyShard(
             self._layers[node],
             layers_total=LAYERS_TOTAL,
             capabilities=Capabilities(kv_cache=node not in self._cacheless, multi_token=True),

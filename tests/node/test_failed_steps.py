@@ -39,7 +39,7 @@ from meshnet.simulation.toy_shard import (
 from meshnet.telemetry.events import Fault
 
 FAILURES = {
-    "torn": (lambda: StepTorn("torn"), Code.NOT_READY),
+    "torn": (lambda: StepTorn("torn"), Code.INTERNAL),
     "device out of memory": (lambda: StepTorn("oom", out_of_memory=True), Code.OUT_OF_MEMORY),
     "host out of memory": (lambda: MemoryError(), Code.OUT_OF_MEMORY),
     "not a number": (lambda: NumericalError("nan"), Code.NUMERICAL_ERROR),

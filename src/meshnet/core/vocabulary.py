@@ -306,7 +306,7 @@ class MeshnetError(Exception):
         KVCacheMiss         an explicit decode that cannot be served        409
         StaleAttempt        a prefill of an older attempt                   412
         NoRoom              no place or bytes for the session now           429
-        StepTorn            a step failed midway; its cache is unusable     503
+        StepTorn            a step failed midway; its cache is unusable     500, 503
         NumericalError      NaN or infinity where tokens are drawn          500
         HopLost             a hop did not answer: timeout, reset, half body
         ModelError          a model cannot be found, read or served

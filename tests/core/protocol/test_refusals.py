@@ -28,7 +28,7 @@ CODES = [
     (StaleAttempt("w"), Code.STALE_ATTEMPT),
     (NoRoom("w", 1.5), Code.NO_ROOM),
     (StepTorn("w", out_of_memory=True), Code.OUT_OF_MEMORY),
-    (StepTorn("w"), Code.NOT_READY),
+    (StepTorn("w"), Code.INTERNAL),
     (NumericalError("w"), Code.NUMERICAL_ERROR),
     (HopLost("w"), Code.INTERNAL),
     (ModelError("w"), Code.INTERNAL),

@@ -49,7 +49,8 @@ def refusal_of(error: MeshnetError) -> Refusal:
         case NoRoom():
             return Refusal(Code.NO_ROOM, message, retry_after_s=error.retry_after_s)
         case StepTorn():
-            return Refusal(Code.OUT_OF_MEMORY if error.out_of_memory else Code.NOT_READY, message)
+            # Memory may be free later; another failure would only be waited for in vain.
+            return Refusal(Code.OUT_OF_MEMORY if error.out_of_memory else Code.INTERNAL, message)
         case NumericalError():
             return Refusal(Code.NUMERICAL_ERROR, message)
         case _:
