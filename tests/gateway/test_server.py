@@ -11,8 +11,9 @@ from tests.gateway.api import Gateway
 from tests.wire.echoing import spoken
 
 from meshnet.gateway.loopback import host_of, is_loopback
-from meshnet.gateway.server import AddressInUse, Exposed, serve_gateway
+from meshnet.gateway.server import Exposed, serve_gateway
 from meshnet.gateway.settings import GatewaySettings
+from meshnet.wire.serving import AddressInUse
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.org", ""])

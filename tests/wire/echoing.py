@@ -34,7 +34,7 @@ from meshnet.core.vocabulary import (
     TensorSpec,
 )
 from meshnet.wire.http_server import node_app
-from meshnet.wire.serving import serve_node
+from meshnet.wire.serving import bind, serve_socket
 
 LIMITS = Limits(body_bytes=4 * 2**20, json_bytes=4096, meta_bytes=64 * 1024, positions=10_000)
 NODE = NodeId("echo")
@@ -128,7 +128,9 @@ async def serving(
         ready.set()
 
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(serve_node(app, token=token, on_ready=announce))
+        task = group.create_task(
+            serve_socket(app, bind("127.0.0.1", 0), token=token, on_ready=announce)
+        )
         await ready.wait()
         try:
             yield f"http://127.0.0.1:{ports[0]}"

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from meshnet.cli.machine import cores, free_memory_bytes, is_loopback
 from meshnet.cli.models import dtype_of, resolve_model
 from meshnet.cli.options import print_ready
-from meshnet.cli.serving import bind, run_loop, stop_on_signals, url_of
+from meshnet.cli.serving import run_loop, stop_on_signals, url_of
 from meshnet.cli.settings import Settings, SettingsError
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.vocabulary import LayerRange, MeshnetError, ModelId, NodeId
@@ -36,7 +36,7 @@ from meshnet.node.shards import NodeLimits
 from meshnet.telemetry.events import ProcessReady, ShardDegraded, ShardFailed, ShardLoaded
 from meshnet.telemetry.sink import Telemetry
 from meshnet.wire.http_server import node_app
-from meshnet.wire.serving import serve_socket
+from meshnet.wire.serving import bind, serve_socket
 
 if TYPE_CHECKING:
     from meshnet.engine.shard import TorchModelShard

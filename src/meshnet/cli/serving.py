@@ -9,39 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from meshnet.cli.machine import url_here
-from meshnet.core.vocabulary import MeshnetError
 
 T = TypeVar("T")
-
-BACKLOG = 512
-
-
-class PortTaken(MeshnetError):
-    """The address cannot be listened on."""
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Listen on `host`; port 0 takes a free one. Raises PortTaken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise PortTaken(
-            f"cannot listen on {host}:{port}: {reason}. Choose another --port."
-        ) from None
-    return listener
 
 
 def url_of(listener: socket.socket) -> str:

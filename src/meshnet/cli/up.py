@@ -12,11 +12,12 @@ from meshnet.cli.gateway_process import gateway_telemetry, refuse_exposed, serve
 from meshnet.cli.local_nodes import local_launcher, split_layers
 from meshnet.cli.models import load_text, resolve_model
 from meshnet.cli.options import print_ready
-from meshnet.cli.serving import bind, run_loop, stop_on_signals
+from meshnet.cli.serving import run_loop, stop_on_signals
 from meshnet.cli.settings import Settings
 from meshnet.core.vocabulary import LayerRange, ModelId
 from meshnet.engine.models.pull import LocalModel
 from meshnet.mesh.launcher import LocalLauncher
+from meshnet.wire.serving import bind
 
 
 def up(settings: Settings, *, nodes: int, split: str | None, as_json: bool) -> None:

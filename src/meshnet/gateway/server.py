@@ -19,17 +19,13 @@ from starlette.types import ASGIApp
 from meshnet.core.vocabulary import MeshnetError
 from meshnet.gateway.loopback import is_loopback
 from meshnet.gateway.settings import GatewaySettings
-from meshnet.wire.serving import http_protocol
+from meshnet.wire.serving import bind, http_protocol
 
 KEEP_CONNECTION_S = 75
 
 
 class Exposed(MeshnetError):
     """Raised instead of opening the API to others without a key."""
-
-
-class AddressInUse(MeshnetError):
-    """Raised when the address cannot be bound."""
 
 
 async def serve_gateway(
@@ -50,7 +46,7 @@ async def serve_gateway(
             f"refusing to listen on {host} without an API key: others could use this API. "
             "Configure a key, or listen on 127.0.0.1."
         )
-    listener = _bind(host, port)
+    listener = bind(host, port)
     with contextlib.closing(listener):
         shown = f"[{host}]" if ":" in host else host
         server = _Server(
@@ -70,19 +66,6 @@ async def serve_gateway(
         await server.serve([listener])
     if server.was_cancelled:
         raise asyncio.CancelledError
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise AddressInUse(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    listener.setblocking(False)
-    return listener
 
 
 class _Server(uvicorn.Server):

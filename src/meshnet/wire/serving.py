@@ -26,44 +26,32 @@ CONNECTIONS_MAX = 1024
 BACKLOG = 512
 
 
-def bind(host: str, port: int, *, token: str | None) -> socket.socket:
-    """Return a listening socket; port 0 takes a free one.
+class AddressInUse(MeshnetError):
+    """The address cannot be listened on."""
 
-    Raises MeshnetError if the address is taken, or is open to others without a token.
-    """
+
+def bind(host: str, port: int) -> socket.socket:
+    """Listen on `host`; port 0 takes a free one. Raises AddressInUse."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
     except OSError as error:
-        raise MeshnetError(f"cannot listen on {host!r}: {error}") from None
-    family, _, _, _, address = found[0]
-    _refuse_strangers(str(address[0]), host, token)
-    try:
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise MeshnetError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+        listener.close()
+        raise AddressInUse(
+            f"cannot listen on {host}:{port}: {error.strerror}. Choose another --port."
+        ) from None
+    return listener
 
 
-def _refuse_strangers(address: str, host: str, token: str | None) -> None:
+def _refuse_strangers(address: str, token: str | None) -> None:
     if token is None and not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
         raise MeshnetError(
-            f"{host} can be reached from other machines and no token is set: "
+            f"{address} can be reached from other machines and no token is set: "
             "set MESHNET_MESH_TOKEN to one secret on all nodes and heads, or listen on 127.0.0.1"
         )
-
-
-async def serve_node(
-    app: Any,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    token: str | None = None,
-    on_ready: Callable[[int], None] | None = None,
-) -> None:
-    """Serve until cancelled; `on_ready` gets the bound port once connections are accepted.
-
-    `token` must be the one `app` asks for. Raises MeshnetError if it cannot or must not listen.
-    """
-    await serve_socket(app, bind(host, port, token=token), token=token, on_ready=on_ready)
 
 
 async def serve_socket(
@@ -73,10 +61,14 @@ async def serve_socket(
     token: str | None = None,
     on_ready: Callable[[int], None] | None = None,
 ) -> None:
-    """Serve on a socket that is already bound, and close it. Raises MeshnetError like `bind`."""
+    """Serve until cancelled, then close the socket; `on_ready` gets its port once it accepts.
+
+    `token` must be the one `app` asks for. Raises MeshnetError if others could reach the node
+    without one.
+    """
     with listener:
         address = listener.getsockname()
-        _refuse_strangers(str(address[0]), str(address[0]), token)
+        _refuse_strangers(str(address[0]), token)
         config = _config(app)
         config.load()
         server = uvicorn.Server(config)
