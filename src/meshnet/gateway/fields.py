@@ -13,6 +13,7 @@ import json
 import re
 from typing import Any
 
+from meshnet.core.protocol.strict_json import NotStrict, strict_decoder
 from meshnet.gateway.errors import ApiError, invalid, unsupported
 
 _DIGITS = re.compile(r"[0-9]{1,10}", re.ASCII)
@@ -25,7 +26,7 @@ def read_json_object(data: bytes) -> dict[str, Any]:
     except RecursionError:
         raise ApiError(400, "The body is nested too deeply.", code="invalid_json") from None
     except ValueError as error:
-        reason = str(error) if isinstance(error, json.JSONDecodeError | _Refused) else "not UTF-8"
+        reason = str(error) if isinstance(error, json.JSONDecodeError | NotStrict) else "not UTF-8"
         raise ApiError(400, f"The body is not valid JSON: {reason}.", code="invalid_json") from None
     if not isinstance(parsed, dict):
         raise ApiError(
@@ -34,28 +35,13 @@ def read_json_object(data: bytes) -> dict[str, Any]:
     return parsed
 
 
-class _Refused(ValueError):
-    pass
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        raise _Refused("a key is there twice")
-    return values
-
-
-def _constant(name: str) -> Any:
-    raise _Refused(f"{name} is not a JSON number")
-
-
 def _integer(digits: str) -> int:
     if len(digits) > 400:
-        raise _Refused("a number has more than 400 digits")
+        raise NotStrict("a number has more than 400 digits")
     return int(digits)
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_constant, parse_int=_integer)
+_DECODER = strict_decoder(_integer)
 
 
 def kind(value: object) -> str:

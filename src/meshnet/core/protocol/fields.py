@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from meshnet.core.protocol.limits import Limits
+from meshnet.core.protocol.strict_json import strict_decoder
 from meshnet.core.vocabulary import BadField, Buffer, LayerRange
 
 NUMBER_MAX = 1e300
@@ -30,18 +31,7 @@ def read_object(data: Buffer, where: str, limits: Limits) -> Fields:
     return Fields.of(parsed, where)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        raise ValueError("a key is there twice")
-    return values
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+_DECODER = strict_decoder()
 
 
 def print_object(values: dict[str, Any]) -> bytes:
