@@ -23,9 +23,9 @@ from meshnet.gateway.assembly import Piece, pieces
 from meshnet.gateway.bodies import body_too_slow, read_body
 from meshnet.gateway.delivery import EventStream, unless_gone
 from meshnet.gateway.errors import ApiError, json_response, of_failure
-from meshnet.gateway.planning import Plan
+from meshnet.gateway.planning import Choices, Plan
 from meshnet.gateway.ports import Ambient, Generator, TextModel
-from meshnet.gateway.requests import Delivery
+from meshnet.gateway.requests import ChatRequest, CompletionRequest, Delivery
 from meshnet.gateway.settings import GatewaySettings
 from meshnet.head import GenerationFailed
 
@@ -52,8 +52,17 @@ class Service:
         if model not in (DEFAULT_MODEL, self.text.model):
             raise unknown_model(model)
 
-    def seed(self, asked: int | None) -> int:
-        return self.ambient.new_seed() if asked is None else asked
+    def choices(self, asked: ChatRequest | CompletionRequest, *, trace: str, where: str) -> Choices:
+        """What every prompt of the request is generated with; `where` names their field."""
+        seed = asked.sampling.seed
+        return Choices(
+            sampling=asked.sampling,
+            tokens_max=asked.tokens_max,
+            seed=self.ambient.new_seed() if seed is None else seed,
+            deadline_s=self.settings.deadline_s,
+            trace=trace,
+            where=where,
+        )
 
 
 def unknown_model(model: str) -> ApiError:

@@ -19,24 +19,17 @@ from meshnet.gateway.assembly import Piece, PlacedToken
 from meshnet.gateway.errors import ApiError, invalid
 from meshnet.gateway.fields import read_json_object
 from meshnet.gateway.logprobs import chat_logprobs
-from meshnet.gateway.planning import Choices, plan
+from meshnet.gateway.planning import plan
 from meshnet.gateway.ports import TextModel
 from meshnet.gateway.requests import ChatRequest, read_chat
 
 
 def prepare_chat(service: Service, body: bytes, trace: str) -> Job:
     """Parse, render, tokenise and plan; blocking. Raises ApiError."""
-    text, settings = service.text, service.settings
-    asked = read_chat(read_json_object(body), settings.limits, text.vocab_size)
+    text = service.text
+    asked = read_chat(read_json_object(body), service.settings.limits, text.vocab_size)
     service.check_model(asked.model)
-    choices = Choices(
-        sampling=asked.sampling,
-        tokens_max=asked.tokens_max,
-        seed=service.seed(asked.sampling.seed),
-        deadline_s=settings.deadline_s,
-        trace=trace,
-        where="messages",
-    )
+    choices = service.choices(asked, trace=trace, where="messages")
     planned = plan(_render(text, asked), text, choices)
     form = ChatForm(envelope(service, "chatcmpl"), text, asked.sampling.logprobs)
     return Job((planned,), form, asked.delivery, asked.ignored)

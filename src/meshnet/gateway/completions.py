@@ -14,24 +14,17 @@ from meshnet.gateway.answering import Job, Service, envelope
 from meshnet.gateway.assembly import Piece, PlacedToken
 from meshnet.gateway.fields import read_json_object
 from meshnet.gateway.logprobs import completion_logprobs
-from meshnet.gateway.planning import Choices, plan
+from meshnet.gateway.planning import plan
 from meshnet.gateway.ports import TextModel
 from meshnet.gateway.requests import Prompt, read_completion
 
 
 def prepare_completion(service: Service, body: bytes, trace: str) -> Job:
     """Parse, tokenise and plan every prompt; blocking. Raises ApiError."""
-    text, settings = service.text, service.settings
-    asked = read_completion(read_json_object(body), settings.limits, text.vocab_size)
+    text = service.text
+    asked = read_completion(read_json_object(body), service.settings.limits, text.vocab_size)
     service.check_model(asked.model)
-    choices = Choices(
-        sampling=asked.sampling,
-        tokens_max=asked.tokens_max,
-        seed=service.seed(asked.sampling.seed),
-        deadline_s=settings.deadline_s,
-        trace=trace,
-        where="prompt",
-    )
+    choices = service.choices(asked, trace=trace, where="prompt")
     plans = tuple(plan(_ids(text, prompt), text, choices) for prompt in asked.prompts)
     form = CompletionForm(envelope(service, "cmpl"), text, asked.sampling.logprobs)
     return Job(plans, form, asked.delivery, asked.ignored)
