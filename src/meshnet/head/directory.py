@@ -173,16 +173,22 @@ def _of_old(
     }
     # It may cache or not; the first prefill that it does not confirm tells.
     capabilities = Capabilities(kv_cache=True, multi_token=False)
+    shards = tuple(
+        replace(shard, layers=layers, capabilities=capabilities)
+        for shard in models.values()
+        if layers.stop <= shard.layers_total
+    )
+    return undescribed(node, shards)
+
+
+def undescribed(node: NodeId, shards: tuple[ShardDescription, ...]) -> NodeDescription:
+    """Describe a node that has no such answer, by what its operator says that it serves."""
     return NodeDescription(
         node=node,
         wire=0,
         pid=0,
         ready=True,
-        shards=tuple(
-            replace(shard, layers=layers, capabilities=capabilities)
-            for shard in models.values()
-            if layers.stop <= shard.layers_total
-        ),
+        shards=shards,
         sessions=0,
         sessions_max=1,
         kv_bytes=0,

@@ -23,6 +23,7 @@ from meshnet.core.vocabulary import (
     SessionId,
     ShardStep,
 )
+from meshnet.head.directory import undescribed
 from meshnet.simulation.machine import SimCompute
 from meshnet.simulation.toy_shard import ToyShard
 
@@ -62,16 +63,4 @@ class OldNode:
 
     def describe(self) -> NodeDescription:
         """What its operator wrote down for it; the node itself has no such answer."""
-        return NodeDescription(
-            node=self._node,
-            wire=0,
-            pid=0,
-            ready=True,
-            shards=(self._shard.description,),
-            sessions=0,
-            sessions_max=1,
-            kv_bytes=0,
-            kv_bytes_max=1,
-            compute_s=0.0,
-            steps=0,
-        )
+        return undescribed(self._node, (self._shard.description,))
