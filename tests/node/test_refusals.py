@@ -112,6 +112,17 @@ async def test_layers_that_are_not_here_are_not_found(middle: Bench) -> None:
     refused(await middle.ask(request), Code.NOT_FOUND)
 
 
+async def test_other_weights_under_the_same_model_id_are_not_found(whole: Bench) -> None:
+    held = whole.shard.description.fingerprint
+
+    same = await whole.ask(replace(prefill(), fingerprint=held))
+    other = await whole.ask(replace(prefill(), fingerprint="of other weights"))
+
+    assert isinstance(same, TokenReply)
+    refused(other, Code.NOT_FOUND)
+    assert whole.service.session(SESSION) is not None
+
+
 async def test_layers_that_share_state_cannot_be_cut_apart(thread: ComputeThread) -> None:
     class Sharing(ShardWithHook):
         @property

@@ -24,6 +24,12 @@ from meshnet.core.vocabulary import (
 GREEDY = SamplingParams()
 
 
+def check_fingerprint(asked: str | None, held: ShardDescription) -> None:
+    """Raise WrongShard if the step is meant for other weights than these."""
+    if asked not in (None, held.fingerprint):
+        raise WrongShard(f"{held.model} of fingerprint {asked}: this node holds {held.fingerprint}")
+
+
 def layers_of(asked: LayerRange | None, held: ShardDescription) -> LayerRange:
     """Return the layers to run. Raises WrongShard if they are not here or may not be cut out."""
     if asked is None:

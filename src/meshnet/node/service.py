@@ -45,7 +45,7 @@ from meshnet.core.vocabulary import (
     SessionId,
     ShardStep,
 )
-from meshnet.node.checking import layers_of, step_of
+from meshnet.node.checking import check_fingerprint, layers_of, step_of
 from meshnet.node.compute import Compute
 from meshnet.node.shard import S, Shard
 from meshnet.node.shards import LoadedShard, LoadedShards, NodeLimits, ShardWork
@@ -198,6 +198,7 @@ class NodeService(Generic[S]):
                 raise _Refused(_spent())
         loaded = self._shards.of(request.model)
         held = loaded.description
+        check_fingerprint(request.fingerprint, held)
         layers = layers_of(request.layers, held)
         return _Visit(request, loaded, step_of(request, layers, held), deadline)
 

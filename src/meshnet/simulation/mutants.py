@@ -207,13 +207,13 @@ TEARING = replace(STORM, out_of_memory=0.4, pause_every_s=0.7, crash_every_s=0.0
 """Steps fail while processes stop, so that a newer prefill overtakes a step about to fail."""
 
 DYING_HEADS = Faults(lost=0.03, head_crash=1.0)
-"""Nobody releases a dead head's sessions, and no node restarts and forgets them."""
+"""Nobody releases or keeps a dead head's sessions, and no node restarts and forgets them."""
 
 MUTANTS = (
     Mutant("keep after a torn step", Parts(store=KeepsTornSession), DOUBLING),
     Mutant("check-then-act", Parts(store=ChecksThenActs)),
     Mutant("stale abandon frees the new cache", Parts(store=StaleAbandonFreesNewer), TEARING),
-    Mutant("LRU order", Parts(store=EvictsMostRecentlyUsed)),
+    Mutant("LRU order", Parts(store=EvictsMostRecentlyUsed), DYING_HEADS),
     Mutant("`!=` weakened", Parts(store=AcceptsLongerSessions), DOUBLING),
     Mutant("late prefill of an old attempt", Parts(store=AcceptsOlderAttempts)),
     Mutant("old middle node trusted", Parts(generation=TrustsSilentHops), CALM),

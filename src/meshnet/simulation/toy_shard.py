@@ -86,6 +86,7 @@ class ToyShard:
         *,
         layers_total: int,
         model: ModelId = TOY_MODEL,
+        fingerprint: str = "toy",
         context_length: int = 4096,
         capabilities: Capabilities = CACHING,
         fail_after: Callable[[], int | None] = never,
@@ -93,7 +94,7 @@ class ToyShard:
         self._fail_after = fail_after
         self._description = ShardDescription(
             model=model,
-            fingerprint="toy",
+            fingerprint=fingerprint,
             layers=layers,
             layers_total=layers_total,
             dtype=DType.FP32,

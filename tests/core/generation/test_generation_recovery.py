@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 from tests.core.generation.talk import LIMITS, SESSION, Talk, activation, miss, route_of
 
+from meshnet.core.generation.limits import StepTimeout
 from meshnet.core.generation.sequence import CacheUse
 from meshnet.core.generation.transcript import (
     Fail,
@@ -152,10 +156,36 @@ def test_ticks_before_the_deadline_change_nothing():
 
 def test_a_hop_that_serves_something_else_now_is_not_called_lost():
     talk = Talk()
+    talk.step()
 
     actions = talk.reply(Refusal(Code.NOT_FOUND, "holds layers 4-6"))
 
     assert actions == [Reroute(None, "holds layers 4-6", "weights")]
+
+
+def test_before_the_first_token_other_weights_will_do():
+    talk = Talk()
+
+    actions = talk.reply(Refusal(Code.NOT_FOUND, "holds other weights"))
+
+    assert actions == [Reroute(None, "holds other weights", fingerprint=None)]
+
+
+def test_every_step_names_the_weights_it_is_meant_for():
+    talk = Talk()
+    talk.step()
+
+    assert {asked.request.fingerprint for asked in talk.forwards} == {"weights"}
+
+
+def test_a_deadline_without_end_is_still_a_field_that_nodes_can_read():
+    patient = replace(LIMITS, step=StepTimeout(base_s=math.inf))
+    talk = Talk(deadline_at=math.inf, limits=patient)
+
+    deadline_ms = talk.open.request.deadline_ms
+
+    assert deadline_ms is not None
+    assert len(str(deadline_ms)) <= 10
 
 
 def test_a_node_with_a_bug_counts_as_a_lost_hop():

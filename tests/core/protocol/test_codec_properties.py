@@ -86,14 +86,14 @@ def requests(draw: st.DrawFn) -> ForwardRequest:
     activation = draw(st.none() | activations(length))
     tokens = tuple(draw(st.lists(IDS, min_size=length, max_size=length)))
     only_raw = activation is None and draw(st.booleans())
+    words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=9)
     return ForwardRequest(
         mode=mode,
         session=draw(SESSIONS if mode is not Mode.STATELESS else st.none() | SESSIONS),
         past_length=draw(st.integers(0, 10_000)) if mode is Mode.DECODE else 0,
         layers=draw(st.none() | st.tuples(st.integers(0, 99), SMALL).map(_range)),
-        model=draw(
-            st.none() | st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=9)
-        ),
+        model=draw(st.none() | words),
+        fingerprint=draw(st.none() | words),
         attempt=draw(st.none() | st.integers(0, 10**9)),
         prefix=draw(st.none() | st.from_regex(r"[0-9a-f]{16}", fullmatch=True)),
         deadline_ms=draw(st.none() | st.integers(0, 10**9)),

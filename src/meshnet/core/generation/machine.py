@@ -302,7 +302,7 @@ class Generation:
         if self._budget.waits % WAITS_HERE:
             self._state = Waiting(now + delay_s, refusal)
             return []
-        ask = Reroute(hop, refusal.message, self._route.fingerprint or None, lost=False)
+        ask = Reroute(hop, refusal.message, self._fingerprint(), lost=False)
         self._state = Rerouting(ask, RefillReason.WAITED, 0, now + delay_s, refusal=refusal)
         return []
 
@@ -315,7 +315,7 @@ class Generation:
         exhausted = self._spend(now)
         if exhausted is not None:
             return self._end([Fail(FailureCode.UPSTREAM, f"{exhausted}; last: {why}")])
-        ask = Reroute(lost, why, self._route.fingerprint or None)
+        ask = Reroute(lost, why, self._fingerprint())
         # A second loss in a row waits first: a node that dies on every step is not hammered.
         repeated = self._budget.streak - 2
         if repeated < 0:
@@ -324,6 +324,10 @@ class Generation:
         delay_s = self._limits.reroute.delay_s(repeated, jitter=self._jitter())
         self._state = Rerouting(ask, reason, tries=0, ask_at=now + delay_s)
         return []
+
+    def _fingerprint(self) -> str | None:
+        """Of the only weights that may go on; before the first token any will do."""
+        return (self._route.fingerprint or None) if self._sequence.generated else None
 
     def _spend(self, now: float) -> str | None:
         allowance_s = self._limits.step.of(self._sequence.length) * len(self._route.hops)
@@ -358,7 +362,7 @@ class Generation:
         request = request_for(
             step,
             session=self._spec.session,
-            model=self._route.model,
+            route=self._route,
             hop=hop,
             attempt=self._attempt,
             sampling=self._sampling,

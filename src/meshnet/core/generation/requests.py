@@ -14,17 +14,20 @@ from meshnet.core.vocabulary import (
     WIRE_VERSION,
     Activation,
     Hop,
-    ModelId,
+    Route,
     SamplingParams,
     SessionId,
 )
+
+DEADLINE_MAX_S = 1e6
+"""What a header field can say; a longer time is as good as none."""
 
 
 def request_for(
     step: Step,
     *,
     session: SessionId,
-    model: ModelId,
+    route: Route,
     hop: Hop,
     attempt: int,
     sampling: SamplingParams,
@@ -44,10 +47,11 @@ def request_for(
         session=session,
         past_length=step.past_length,
         layers=hop.layers,
-        model=model,
+        model=route.model,
+        fingerprint=route.fingerprint or None,
         attempt=None if step.mode is Mode.STATELESS else attempt,
         prefix=step.prefix,
-        deadline_ms=max(int(timeout_s * 1000), 1),
+        deadline_ms=max(int(min(timeout_s, DEADLINE_MAX_S) * 1000), 1),
         wire=WIRE_VERSION,
         tokens=() if bare else step.tokens,
         sampling=None if bare or step.mode is Mode.DECODE else sampling,

@@ -22,6 +22,7 @@ SHAPE = "X-Meshnet-Shape"
 DTYPE = "X-Meshnet-Dtype"
 LAYERS = "X-Meshnet-Layers"
 MODEL = "X-Meshnet-Model"
+FINGERPRINT = "X-Meshnet-Fingerprint"
 WIRE = "X-Meshnet-Wire"
 DEADLINE_MS = "X-Meshnet-Deadline-Ms"
 META = "X-Meshnet-Meta"
@@ -41,6 +42,7 @@ FIELDS = (
     DTYPE,
     LAYERS,
     MODEL,
+    FINGERPRINT,
     WIRE,
     DEADLINE_MS,
     META,
@@ -55,8 +57,8 @@ INTEGER_DIGITS = 10
 _OURS = "x-meshnet-"
 _SINGLE = {name.lower(): name for name in (*FIELDS, RETRY_AFTER, CONTENT_TYPE)}
 _SESSION_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_MODEL_ID = re.compile(r"(?:[A-Za-z0-9._~:@+/=-]|%[0-9A-F]{2}){1,512}")
-_MODEL_SAFE = "._~:@+/=-"
+_QUOTED = re.compile(r"(?:[A-Za-z0-9._~:@+/=-]|%[0-9A-F]{2}){1,512}")
+_QUOTED_SAFE = "._~:@+/=-"
 _SHAPE = re.compile(r"[1-9][0-9]{0,8}(?:,[1-9][0-9]{0,8})*")
 _PREFIX = re.compile(r"[0-9a-f]{16}")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -158,19 +160,29 @@ def read_layers(found: dict[str, str]) -> LayerRange | None:
 
 
 def read_model(found: dict[str, str]) -> ModelId | None:
-    text = found.get(MODEL)
+    text = _read_quoted(found, MODEL)
+    return None if text is None else ModelId(text)
+
+
+def read_fingerprint(found: dict[str, str]) -> str | None:
+    """Of the weights that the step is meant for."""
+    return _read_quoted(found, FINGERPRINT)
+
+
+def _read_quoted(found: dict[str, str], name: str) -> str | None:
+    text = found.get(name)
     if text is None:
         return None
     try:
-        if _MODEL_ID.fullmatch(text):
-            return ModelId(unquote(text, errors="strict") if "%" in text else text)
+        if _QUOTED.fullmatch(text):
+            return unquote(text, errors="strict") if "%" in text else text
     except UnicodeDecodeError:
         pass
-    raise BadField(MODEL, "a model id, percent-encoded UTF-8", text)
+    raise BadField(name, "1 to 512 characters, percent-encoded UTF-8", text)
 
 
-def print_model(model: ModelId) -> str:
-    return quote(model, safe=_MODEL_SAFE)
+def print_quoted(text: str) -> str:
+    return quote(text, safe=_QUOTED_SAFE)
 
 
 def read_prefix(found: dict[str, str]) -> str | None:

@@ -39,6 +39,8 @@ class ForwardRequest:
     past_length: int = 0
     layers: LayerRange | None = None
     model: ModelId | None = None
+    fingerprint: str | None = None
+    """Of the weights asked for: other ones under the same model id must not run the step."""
     attempt: int | None = None
     prefix: str | None = None
     deadline_ms: int | None = None

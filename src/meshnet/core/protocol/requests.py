@@ -48,7 +48,9 @@ def encode_request(request: ForwardRequest) -> tuple[dict[str, str], list[Buffer
     if request.layers is not None:
         fields[h.LAYERS] = str(request.layers)
     if request.model is not None:
-        fields[h.MODEL] = h.print_model(request.model)
+        fields[h.MODEL] = h.print_quoted(request.model)
+    if request.fingerprint is not None:
+        fields[h.FINGERPRINT] = h.print_quoted(request.fingerprint)
     if request.attempt is not None:
         fields[h.ATTEMPT] = str(request.attempt)
     if request.prefix is not None:
@@ -101,6 +103,7 @@ class RequestHead:
     past_length: int
     layers: LayerRange | None
     model: ModelId | None
+    fingerprint: str | None
     attempt: int | None
     prefix: str | None
     deadline_ms: int | None
@@ -126,6 +129,7 @@ class RequestHead:
             past_length=self.past_length,
             layers=self.layers,
             model=self.model,
+            fingerprint=self.fingerprint,
             attempt=self.attempt,
             prefix=self.prefix,
             deadline_ms=self.deadline_ms,
@@ -160,6 +164,7 @@ def parse_head(
         past_length=_past_length(found, mode, limits),
         layers=h.read_layers(found),
         model=h.read_model(found),
+        fingerprint=h.read_fingerprint(found),
         attempt=h.read_integer(found, h.ATTEMPT),
         prefix=h.read_prefix(found),
         deadline_ms=h.read_integer(found, h.DEADLINE_MS),
