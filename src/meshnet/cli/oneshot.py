@@ -11,16 +11,17 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from meshnet.cli.composition import RESTART_WAIT_S, Composition, composed
+from meshnet.cli.composition import Composition
 from meshnet.cli.gateway_process import quiet_telemetry, reports
+from meshnet.cli.local_mesh import local_mesh
 from meshnet.cli.local_nodes import local_launcher, split_layers
-from meshnet.cli.models import load_text, prompt_ids, resolve_model
+from meshnet.cli.models import prompt_ids, resolve_model
 from meshnet.cli.options import print_json
 from meshnet.cli.report import NodeReport, as_json, print_table
 from meshnet.cli.serving import run_loop, stop_on_signals
 from meshnet.cli.settings import Settings
-from meshnet.cli.up import announce_start, ready_or_stopped
-from meshnet.core.vocabulary import ModelId, SamplingParams
+from meshnet.cli.up import announce_start
+from meshnet.core.vocabulary import SamplingParams
 from meshnet.engine.models.pull import LocalModel
 from meshnet.head import FinishEvent, GenerationRequest
 
@@ -64,22 +65,12 @@ async def _ask_once(
     layers = split_layers(source, nodes=nodes, split=split)
     launcher = local_launcher(settings, layers, telemetry.record)
     with stop_on_signals() as stop:
-        async with launcher.running():
-            if not as_json:
-                announce_start(source.name, layers)
-            text = await asyncio.to_thread(load_text, source)
-            if not await ready_or_stopped(launcher, stop):
+        if not as_json:
+            announce_start(source.name, layers)
+        async with local_mesh(settings, source, launcher, telemetry.record, stop) as composition:
+            if composition is None:
                 raise typer.Exit(INTERRUPTED)
-            urls = {child.name: child.url for child in launcher.children}
-            async with composed(
-                settings,
-                ModelId(source.name),
-                text,
-                urls,
-                telemetry.record,
-                route_wait_s=RESTART_WAIT_S,
-            ) as composition:
-                answer = await _answered(settings, composition, ask, stop, quiet=as_json)
+            answer = await _answered(settings, composition, ask, stop, quiet=as_json)
     if as_json:
         print_json(_values(answer))
     else:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Sequence
 
-from meshnet.cli.composition import RESTART_WAIT_S, composed
 from meshnet.cli.gateway_process import gateway_telemetry, refuse_exposed, serve_api
+from meshnet.cli.local_mesh import local_mesh
 from meshnet.cli.local_nodes import local_launcher, split_layers
-from meshnet.cli.models import load_text, resolve_model
+from meshnet.cli.models import resolve_model
 from meshnet.cli.options import print_ready
 from meshnet.cli.serving import run_loop, stop_on_signals
 from meshnet.cli.settings import Settings
-from meshnet.core.vocabulary import LayerRange, ModelId
+from meshnet.core.vocabulary import LayerRange
 from meshnet.engine.models.pull import LocalModel
-from meshnet.mesh.launcher import LocalLauncher
 from meshnet.wire.serving import bind
 
 
@@ -37,21 +35,10 @@ async def _up(
     layers = split_layers(source, nodes=nodes, split=split)
     launcher = local_launcher(settings, layers, telemetry.record)
     with stop_on_signals() as stop:
-        async with launcher.running():
-            announce_start(source.name, layers)
-            print(f"logs of the nodes: {launcher.log_dir}", file=sys.stderr)
-            text = await asyncio.to_thread(load_text, source)
-            if not await ready_or_stopped(launcher, stop):
-                return
-            urls = {child.name: child.url for child in launcher.children}
-            async with composed(
-                settings,
-                ModelId(source.name),
-                text,
-                urls,
-                telemetry.record,
-                route_wait_s=RESTART_WAIT_S,
-            ) as composition:
+        announce_start(source.name, layers)
+        print(f"logs of the nodes: {launcher.log_dir}", file=sys.stderr)
+        async with local_mesh(settings, source, launcher, telemetry.record, stop) as composition:
+            if composition is not None:
                 await serve_api(
                     settings,
                     composition,
@@ -71,14 +58,3 @@ def _tell_ready(url: str, *, as_json: bool) -> None:
     print_ready("up", url, os.getpid(), as_json=as_json)
     if not as_json:
         print(f"  talk to it:  meshnet chat --url {url}\n  OpenAI API:  {url}/v1", flush=True)
-
-
-async def ready_or_stopped(launcher: LocalLauncher, stop: asyncio.Event) -> bool:
-    """Return True once every node is ready, False if `stop` came first."""
-    async with asyncio.TaskGroup() as group:
-        ready = group.create_task(launcher.ready())
-        stopped = group.create_task(stop.wait())
-        await asyncio.wait((ready, stopped), return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
-        stopped.cancel()
-    return not stop.is_set()
