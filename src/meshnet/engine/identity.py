@@ -21,13 +21,13 @@ import torch
 import transformers
 
 from meshnet.core.vocabulary import LayerRange, ModelError
+from meshnet.engine.context import UNLIMITED_CONTEXT, stated_context
 from meshnet.engine.rotary import extended_context
 
 VOLATILE = frozenset(
     ("transformers_version", "_name_or_path", "name_or_path", "dtype", "torch_dtype", "use_cache")
 )
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt")
-CONTEXT_UNKNOWN = 2048
 
 
 def fingerprint(
@@ -53,13 +53,10 @@ def arithmetic(dtype: torch.dtype, attention: str, device: torch.device) -> str:
 
 
 def context_length(config: Any) -> int:
-    """Positions the model was made for; `CONTEXT_UNKNOWN` where it does not say (ALiBi)."""
+    """Positions the model was made for; `UNLIMITED_CONTEXT` where it does not say."""
     text = config.get_text_config(decoder=True)
-    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
-        length = getattr(text, name, None)
-        if isinstance(length, int) and length > 0:
-            return extended_context(text, length)
-    return CONTEXT_UNKNOWN
+    stated = stated_context(lambda name: getattr(text, name, None))
+    return UNLIMITED_CONTEXT if stated is None else extended_context(text, stated)
 
 
 def inseparable_layers(config: Any) -> tuple[LayerRange, ...]:

@@ -21,11 +21,11 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from meshnet.core.vocabulary import ModelError, ModelId, NoTemplate, TemplateError
+from meshnet.engine.context import UNLIMITED_CONTEXT, stated_context
 from meshnet.engine.decoding import Pieces, StreamDecoder
 from meshnet.engine.templates import rendered
 
 _GENERIC_CLASSES = ("TokenizersBackend", "PreTrainedTokenizerFast")
-_CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len")
 _OWN_ARGUMENTS = frozenset(
     (
         "conversation",
@@ -205,9 +205,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _context_length(path: Path, config: Mapping[str, Any], tokenizer: Any) -> int:
-    for field in _CONTEXT_FIELDS:
-        if length := _integer(config.get(field)):
-            return length
+    if stated := stated_context(config.get):
+        return stated
     # Rare and slow (torch): the file leaves it to the default of the model's class.
     from transformers import AutoConfig
 
@@ -215,12 +214,9 @@ def _context_length(path: Path, config: Mapping[str, Any], tokenizer: Any) -> in
         whole = AutoConfig.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{path}: cannot read its configuration: {error}") from error
-    found = _integer(getattr(whole.get_text_config(decoder=True), "max_position_embeddings", None))
-    return found or min(int(tokenizer.model_max_length), _UNLIMITED_CONTEXT)
-
-
-_UNLIMITED_CONTEXT = 1 << 20
-"""For models without positions, such as recurrent ones."""
+    decoder = whole.get_text_config(decoder=True)
+    found = stated_context(lambda name: getattr(decoder, name, None))
+    return found or min(int(tokenizer.model_max_length), UNLIMITED_CONTEXT)
 
 
 def _defaults(generation: Mapping[str, Any]) -> GenerationDefaults | None:
