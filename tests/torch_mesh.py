@@ -6,11 +6,13 @@ import itertools
 import random
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import ExitStack, aclosing, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
+
+from tests.head.cluster import collect
 
 from meshnet.core.vocabulary import NodeId, SamplingParams, SessionId
 from meshnet.engine.shard import TorchModelShard
-from meshnet.head import Directory, FinishEvent, GenerationRequest, Head, TokenEvent
+from meshnet.head import Directory, FinishEvent, GenerationRequest, Head
 from meshnet.node.compute import ComputeThread
 from meshnet.node.service import NodeService
 from meshnet.node.shards import NodeLimits
@@ -64,13 +66,5 @@ async def mesh_of(shards: Sequence[TorchModelShard]) -> AsyncIterator[tuple[Head
 async def drawn(head: Head, prompt: Sequence[int], tokens: int) -> tuple[list[int], FinishEvent]:
     """Greedy ids, and how it ended."""
     asked = GenerationRequest(tuple(prompt), tokens, SamplingParams(), frozenset(), 120.0)
-    ids: list[int] = []
-    finish: FinishEvent | None = None
-    async with aclosing(head.generate(asked)) as items:
-        async for item in items:
-            if isinstance(item, TokenEvent):
-                ids.append(item.token.token_id)
-            else:
-                finish = item
-    assert finish is not None
-    return ids, finish
+    ids, finish = await collect(head, asked)
+    return list(ids), finish

@@ -155,3 +155,21 @@ def truncated(stops: list[str], text: str) -> tuple[str, bool]:
         if at_end:
             return text[: end - max(map(len, at_end))], True
     return text, False
+
+
+def chat_scope(header: str, value: str) -> dict[str, Any]:
+    """The ASGI scope of a chat with one header, for tests that send and receive by hand."""
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "path": "/v1/chat/completions",
+        "raw_path": b"/v1/chat/completions",
+        "root_path": "",
+        "query_string": b"",
+        "scheme": "http",
+        "server": ("gateway", 80),
+        "client": ("client", 1),
+        "headers": [(header.encode(), value.encode())],
+    }

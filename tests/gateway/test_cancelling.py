@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.gateway.api import USER, Gateway, chunks, error, ids_of
+from tests.gateway.api import USER, Gateway, chat_scope, chunks, error, ids_of
 from tests.gateway.scripted import Gate
 
 from meshnet.gateway.delivery import unless_gone
@@ -141,21 +141,7 @@ async def asgi_chat(
         await gone.wait()
         return {"type": "http.disconnect"}
 
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "POST",
-        "path": "/v1/chat/completions",
-        "raw_path": b"/v1/chat/completions",
-        "root_path": "",
-        "query_string": b"",
-        "scheme": "http",
-        "server": ("gateway", 80),
-        "client": ("client", 1),
-        "headers": [(b"content-type", b"application/json")],
-    }
-    await gateway.app(scope, receive, send)
+    await gateway.app(chat_scope("content-type", "application/json"), receive, send)
 
 
 async def test_work_is_finished_when_nobody_leaves():

@@ -295,3 +295,33 @@ async def test_a_wrong_prompt_is_named(prompt: object, param: str):
 
     assert response.status_code == 400
     assert error(response)["param"] == param
+
+
+class Trimmed(ToyText):
+    """A tokenizer with more ids than its model has rows, as Gemma 3's."""
+
+    @property
+    def vocab_size(self) -> int:
+        return EOS
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_prompt_with_ids_that_the_model_does_not_have_is_refused(stream: bool):
+    gateway = Gateway(HELLO, text=Trimmed())
+
+    chat = await gateway.chat(stream=stream)
+    completion = await gateway.complete(stream=stream)
+
+    assert chat.status_code == completion.status_code == 400
+    assert error(chat)["param"] == "messages"
+    assert error(completion)["param"] == "prompt"
+    assert not gateway.generator.requests
+
+
+@pytest.mark.parametrize("fields", [{"ignore_eos": True}, {"min_tokens": 1}])
+async def test_stop_ids_that_the_model_does_not_have_need_not_be_banned(fields: dict[str, object]):
+    gateway = Gateway(HELLO, text=Trimmed(stop_ids=frozenset({1, EOS})))
+
+    await gateway.complete(prompt=[5, 6], max_tokens=2, **fields)
+
+    assert gateway.generator.requests[0].sampling.banned == (1,)

@@ -6,7 +6,7 @@ import asyncio
 import json
 
 import pytest
-from tests.gateway.api import USER, Gateway, error, ids_of
+from tests.gateway.api import USER, Gateway, chat_scope, error, ids_of
 
 from meshnet.gateway.settings import ApiLimits, GatewaySettings
 from meshnet.simulation.toy_text import EOS, VOCABULARY
@@ -249,20 +249,6 @@ async def test_a_declared_body_over_the_cap_is_refused_unread():
     """Pit A99: the body is never asked for."""
     gateway = Gateway(HELLO)
     sent: list[dict] = []
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "POST",
-        "path": "/v1/chat/completions",
-        "raw_path": b"/v1/chat/completions",
-        "root_path": "",
-        "query_string": b"",
-        "scheme": "http",
-        "server": ("gateway", 80),
-        "client": ("client", 1),
-        "headers": [(b"content-length", b"1000000000")],
-    }
 
     async def receive() -> dict:
         raise AssertionError("the body was read")
@@ -270,7 +256,7 @@ async def test_a_declared_body_over_the_cap_is_refused_unread():
     async def send(message: dict) -> None:
         sent.append(message)
 
-    await gateway.app(scope, receive, send)
+    await gateway.app(chat_scope("content-length", "1000000000"), receive, send)
 
     assert sent[0]["status"] == 413
     assert json.loads(sent[1]["body"])["error"]["code"] == "request_too_large"

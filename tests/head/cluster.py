@@ -204,3 +204,16 @@ async def collect(head: Head, asked: GenerationRequest) -> tuple[tuple[int, ...]
 def expected(asked: GenerationRequest) -> tuple[int, ...]:
     """What the unsplit model draws."""
     return oracle(asked.prompt, asked.sampling, asked.tokens_max, LAYERS_TOTAL, asked.stop_ids)
+
+
+def hang_at(cluster: Cluster, node: NodeId) -> asyncio.Event:
+    """Let `node` never answer a step; the event tells that one has reached it."""
+    reached = asyncio.Event()
+
+    async def hang(hop: NodeId, sent: ForwardRequest) -> None:
+        if hop == node:
+            reached.set()
+            await asyncio.get_running_loop().create_future()
+
+    cluster.before_forward = hang
+    return reached

@@ -12,6 +12,7 @@ from tests.head.cluster import (
     C,
     Cluster,
     collect,
+    hang_at,
     request,
     running,
 )
@@ -49,14 +50,7 @@ def test_cancelling_during_the_prefill_cancels_the_hop_in_flight_and_frees_every
 
     async def main():
         cluster = Cluster()
-        reached = asyncio.Event()
-
-        async def hang(hop: NodeId, sent: ForwardRequest) -> None:
-            if hop == B:
-                reached.set()
-                await asyncio.get_running_loop().create_future()
-
-        cluster.before_forward = hang
+        reached = hang_at(cluster, B)
         async with running(cluster) as head:
             async with asyncio.TaskGroup() as tasks:
                 chat = tasks.create_task(collect(head, request()))

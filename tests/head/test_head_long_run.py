@@ -8,7 +8,7 @@ import random
 from contextlib import aclosing
 from itertools import pairwise
 
-from tests.head.cluster import A, B, C, Cluster, collect, expected, request, running
+from tests.head.cluster import A, B, C, Cluster, collect, expected, hang_at, request, running
 
 from meshnet.core.generation.limits import GenerationLimits
 from meshnet.core.protocol.messages import ForwardRequest, Mode
@@ -96,14 +96,7 @@ def test_leaving_between_two_nodes_frees_the_first_by_its_own_clock():
     async def main():
         cluster = Cluster()
         cluster.hints_are_lost = True
-        reached = asyncio.Event()
-
-        async def hang(hop: NodeId, sent: ForwardRequest) -> None:
-            if hop == B:
-                reached.set()
-                await asyncio.get_running_loop().create_future()
-
-        cluster.before_forward = hang
+        reached = hang_at(cluster, B)
         async with running(cluster) as head:
             async with asyncio.TaskGroup() as tasks:
                 chat = tasks.create_task(collect(head, request()))
