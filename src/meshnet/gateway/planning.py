@@ -53,6 +53,8 @@ def plan(prompt: list[int], text: TextModel, choices: Choices) -> Plan:
     """Decide one generation. Raises ApiError where it does not fit the context."""
     if not prompt:
         raise invalid(choices.where, "expected at least one token")
+    if max(prompt) >= text.vocab_size:  # some tokenizers know more ids than their model
+        raise invalid(choices.where, f"the model has no token {max(prompt)}")
     tokens_max = _tokens_max(len(prompt), text.context_length, choices)
     fields = choices.sampling
     if fields.min_tokens > tokens_max:
@@ -89,6 +91,7 @@ def _sampling(
 ) -> SamplingParams:
     fields = choices.sampling
     banned, banned_until = _banned(prompt_tokens, stop_ids, text, fields)
+    banned = tuple(token_id for token_id in banned if token_id < text.vocab_size)
     temperature, top_p, top_k = _recommended(text)
     return SamplingParams(
         temperature=_temperature(fields.temperature, temperature),
