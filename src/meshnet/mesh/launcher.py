@@ -55,9 +55,7 @@ class Child:
         self.log = log
         self.url = ""
         self.pid = 0
-        self.lives = 0
         self.was_ready = asyncio.Event()
-        self.is_ready = False
 
     @property
     def port(self) -> int:
@@ -134,7 +132,6 @@ class LocalLauncher:
             start_new_session=True,
         )
         child.pid = process.pid
-        child.lives += 1
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(_pump(process.stderr, child.log))
@@ -146,7 +143,6 @@ class LocalLauncher:
                 code = await process.wait()
             return code, was_ready
         finally:
-            child.is_ready = False
             await _stop(process, self._policy.stop_timeout_s)
 
     async def _until_ready(self, child: Child, process: Process, started: float) -> bool:
@@ -160,7 +156,6 @@ class LocalLauncher:
         if url is None:
             return False
         child.url = url
-        child.is_ready = True
         child.was_ready.set()
         self._record(ChildStarted(child.name, process.pid, url, self._clock() - started))
         return True

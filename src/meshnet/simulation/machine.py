@@ -52,7 +52,6 @@ class SimCompute:
     """
 
     def __init__(self, rng: random.Random, *, step_max_s: float) -> None:
-        self.busy_s = 0.0
         self._rng, self._step_max_s = rng, step_max_s
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Job] = deque()
@@ -91,7 +90,6 @@ class SimCompute:
         self._working = True
         job.start()
         seconds = self._rng.uniform(0.0005, self._step_max_s)
-        self.busy_s += seconds
         self._loop.call_later(seconds, self._finish, job)
 
     def _finish(self, job: _Job) -> None:
