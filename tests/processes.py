@@ -19,6 +19,34 @@ from pathlib import Path
 from typing import IO, Any
 
 START_DEADLINE_S = 120.0
+COMMAND_DEADLINE_S = 600.0
+
+
+def unset() -> dict[str, str]:
+    """This environment without a user setting of the developer's machine: none may leak in."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("MESHNET_")}
+
+
+def command(
+    *arguments: str, cwd: Path, stdin: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `meshnet ...` to its end, with a cache of its own below `cwd`."""
+    return subprocess.run(
+        [sys.executable, "-m", "meshnet", *arguments],
+        capture_output=True,
+        text=True,
+        input=stdin,
+        cwd=cwd,
+        env={
+            **unset(),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "COLUMNS": "120",
+            "MESHNET_CACHE_DIR": str(cwd / "cache"),
+            **environment,
+        },
+        timeout=COMMAND_DEADLINE_S,
+        check=False,
+    )
 
 
 class MeshnetProcess:
@@ -26,8 +54,6 @@ class MeshnetProcess:
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         self.arguments = list(arguments)
-        # No user setting of the developer's machine may leak into a test.
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("MESHNET_")}
         cache = {k: v for k, v in os.environ.items() if k == "MESHNET_CACHE_DIR"}
         self._child = subprocess.Popen(
             [sys.executable, "-m", "meshnet", *self.arguments],
@@ -35,7 +61,7 @@ class MeshnetProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**kept, **cache, "OMP_NUM_THREADS": "1", "MESHNET_THREADS": "1", **environment},
+            env={**unset(), **cache, "OMP_NUM_THREADS": "1", "MESHNET_THREADS": "1", **environment},
         )
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._errors: list[str] = []

@@ -1,30 +1,18 @@
 """The measurements on a tiny model: not their figures, but that they compare what they say."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.processes import command
 
 pytestmark = pytest.mark.slow
 
 
 def bench(*arguments: str, model: Path, cwd: Path) -> dict[str, Any]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("MESHNET_")}
-    told = subprocess.run(
-        [
-            *(sys.executable, "-m", "meshnet", "bench", *arguments),
-            *("--model", str(model), "--out", str(cwd / "results"), "--json"),
-        ],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**kept, "MESHNET_CACHE_DIR": str(cwd / "cache")},
-        timeout=600,
-        check=False,
+    told = command(
+        "bench", *arguments, "--model", str(model), "--out", str(cwd / "results"), "--json", cwd=cwd
     )
     assert told.returncode == 0, told.stderr
     return json.loads(told.stdout)
