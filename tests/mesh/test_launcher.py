@@ -34,11 +34,11 @@ BROKEN = """
     sys.exit(7)
 """
 DEAF = """
-    import json, signal, time
+    import json, signal
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print(json.dumps({"event": "ready", "url": "http://127.0.0.1:1", "pid": 0}), flush=True)
     while True:
-        time.sleep(60)
+        signal.pause()
 """
 
 
