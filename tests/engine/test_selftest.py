@@ -28,11 +28,6 @@ HEAD = LayerRange(0, 3)
 TOKENS = 24
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_family(tmp_path_factory.mktemp("llama"), "llama")
-
-
 @pytest.fixture
 def swallowing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Llama's layers as if they knew the cache under another name: accepted and never used."""

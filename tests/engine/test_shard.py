@@ -37,11 +37,6 @@ from meshnet.engine.shard import TorchModelShard
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_family(tmp_path_factory.mktemp("llama"), "llama")
-
-
-@pytest.fixture(scope="module")
 def middle(llama: Path) -> TorchModelShard:
     return load_shard(llama, MIDDLE)
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.families import save_family
 from tests.shard_steps import (
     MIDDLE,
     TAIL,
@@ -21,17 +20,6 @@ from meshnet.core.vocabulary import (
 )
 from meshnet.engine.loading import load_shard
 from meshnet.engine.shard import TorchModelShard
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_family(tmp_path_factory.mktemp("llama"), "llama")
-
-
-@pytest.fixture
-def tail(llama: Path) -> TorchModelShard:
-    return load_shard(llama, TAIL)
-
 
 # --- failures -------------------------------------------------------------------------------------
 

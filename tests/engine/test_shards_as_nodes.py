@@ -32,11 +32,6 @@ def split(path: Path, cuts: tuple[int, ...]) -> list[TorchModelShard]:
     return [shard(path, start, stop) for start, stop in pairwise([0, *cuts, LAYERS])]
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_family(tmp_path_factory.mktemp("llama"), "llama")
-
-
 @pytest.mark.parametrize("cuts", CUTS, ids=str)
 @pytest.mark.parametrize("name", ["llama", "gemma3n", "gemma4"])
 async def test_nodes_pass_on_whatever_a_model_sends_between_its_layers(

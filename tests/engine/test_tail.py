@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
-from tests.families import LAYERS, save_family
+from tests.families import LAYERS
 from tests.shard_chain import Chain, load_chain
 from tests.shard_steps import (
     TAIL,
@@ -23,19 +22,7 @@ from meshnet.core.vocabulary import (
     SamplingParams,
     ShardStep,
 )
-from meshnet.engine.loading import load_shard
 from meshnet.engine.shard import TorchModelShard
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_family(tmp_path_factory.mktemp("llama"), "llama")
-
-
-@pytest.fixture
-def tail(llama: Path) -> TorchModelShard:
-    return load_shard(llama, TAIL)
-
 
 # --- the tail -------------------------------------------------------------------------------------
 
