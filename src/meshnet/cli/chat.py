@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from meshnet.cli import options
+from meshnet.cli.interrupts import raise_interrupts
 
 if TYPE_CHECKING:
     from meshnet.cli.api_client import ApiClient
@@ -63,6 +64,7 @@ class Conversation:
 
     def run(self) -> None:
         """Read lines until the end of input; raise ApiError only when nobody can retry."""
+        raise_interrupts()
         if self._interactive:
             print(f"meshnet chat at {self._client.url}. {HELP}.")
         while (line := self._read()) is not None:

@@ -32,6 +32,7 @@ from meshnet.mesh.grouped import unwrapped
 from meshnet.telemetry.events import ProcessReady
 from meshnet.telemetry.metrics import CONTENT_TYPE
 from meshnet.telemetry.sink import LogLevel, Telemetry
+from meshnet.wire.serving import bind
 
 
 def run_gateway(settings: Settings, urls: Sequence[str], *, as_json: bool) -> None:
@@ -42,6 +43,7 @@ def run_gateway(settings: Settings, urls: Sequence[str], *, as_json: bool) -> No
         raise SettingsError(f"--node: expected different URLs, got {', '.join(urls)}")
     declared = {NodeId(url): layers for url, layers in given if layers is not None}
     refuse_exposed(settings)
+    refuse_taken_port(settings)
     run_loop(lambda: _serve(settings, nodes, declared, as_json))
 
 
@@ -61,6 +63,12 @@ def refuse_exposed(settings: Settings) -> None:
             f"--host {settings.host}: an API beyond loopback needs MESHNET_API_KEYS, "
             "the keys its clients will send"
         )
+
+
+def refuse_taken_port(settings: Settings) -> None:
+    """Raise AddressInUse now, not after a model was fetched and nodes have loaded."""
+    if settings.port:
+        bind(settings.host, settings.port).close()
 
 
 def _node_url(url: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from meshnet.cli.machine import cores, free_memory_bytes
-from meshnet.cli.settings import ENVIRONMENT_PREFIX, Settings
+from meshnet.cli.settings import ENVIRONMENT_PREFIX, Settings, SettingsError
 from meshnet.core.routing import parse_split, partition
 from meshnet.core.vocabulary import LayerRange
 from meshnet.engine.models.depth import depth
@@ -94,9 +94,19 @@ def _text(value: object) -> str:
 
 
 def _log_dir(logs: Path) -> Path:
-    """Make this run's directory and forget all but the latest few."""
-    logs.mkdir(parents=True, exist_ok=True)
+    """Make this run's directory and forget all but the latest few. Raises SettingsError."""
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        _forget(logs)
+        return Path(tempfile.mkdtemp(prefix=f"{time.strftime('%Y%m%dT%H%M%S')}-", dir=logs))
+    except OSError as error:
+        raise SettingsError(
+            f"{logs}: cannot keep the logs of the nodes: {error.strerror}. "
+            "Choose another cache_dir (MESHNET_CACHE_DIR)."
+        ) from None
+
+
+def _forget(logs: Path) -> None:
     runs = sorted((path for path in logs.iterdir() if path.is_dir()), key=lambda path: path.name)
     for old in runs[: -RUNS_KEPT + 1]:
         shutil.rmtree(old, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{time.strftime('%Y%m%dT%H%M%S')}-", dir=logs))

@@ -1,75 +1,39 @@
-"""The `meshnet` command: which subcommands exist, and how every failure is told.
+"""The `meshnet` command as a process: how every failure is told.
 
-    exit 0   done
-    exit 1   a MeshnetError: a red line that says what and what to do; `--debug` adds the traceback
-    exit 2   wrong usage, told by typer
+    exit 0     done
+    exit 1     it cannot be done: a red line says what, and what to do; `--debug` adds the traceback
+    exit 2     wrong usage
+    exit 130   Ctrl-C
 
-Invariant: building the app imports no torch, transformers, fastapi or httpx2; each command
-imports what it needs when it runs, so `meshnet --help` is quick.
+Invariant: nothing slow is imported before Ctrl-C is taken care of.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
+import os
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from typing import NoReturn
 
-import typer
-
-from meshnet import __version__
-from meshnet.cli import bench, chat, commands, options
+from meshnet.cli.interrupts import end_at_once
+from meshnet.cli.streams import mend_standard_streams
 from meshnet.core.vocabulary import MeshnetError
-
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  meshnet run "Why is the sky blue?" --nodes 3
-
-  meshnet up --nodes 2
-
-  meshnet chat
-
-  meshnet status
-"""
-
-
-def build_app() -> typer.Typer:
-    """Return the command-line application."""
-    app = typer.Typer(
-        name="meshnet",
-        help="Run one language model over several machines, its KV cache where its layers are.",
-        epilog=EXAMPLES,
-        no_args_is_help=True,
-        rich_markup_mode="rich",
-        pretty_exceptions_enable=False,
-        add_completion=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback()(_root)
-    app.command("up", epilog=commands.UP_EXAMPLES)(commands.up)
-    app.command("node", epilog=commands.NODE_EXAMPLES)(commands.node)
-    app.command("serve", epilog=commands.SERVE_EXAMPLES)(commands.serve)
-    app.command("run", epilog=commands.RUN_EXAMPLES)(commands.run)
-    app.command("chat", epilog=chat.EXAMPLES)(chat.chat)
-    app.command("status", epilog=commands.STATUS_EXAMPLES)(commands.status)
-    app.command("pull", epilog=commands.PULL_EXAMPLES)(commands.pull)
-    app.command("simulate", epilog=commands.SIMULATE_EXAMPLES)(commands.simulate)
-    measures = typer.Typer(help="Measure a mesh on this machine.", no_args_is_help=True)
-    measures.command("flatness", epilog=bench.FLATNESS_EXAMPLES)(bench.flatness)
-    measures.command("split-tax", epilog=bench.SPLIT_TAX_EXAMPLES)(bench.split_tax)
-    app.add_typer(measures, name="bench")
-    return app
 
 
 def main() -> None:
     """Run the command line and exit."""
+    end_at_once()
+    mend_standard_streams()
     arguments = sys.argv[1:]
+    if (place := _not_text(arguments)) is not None:
+        _tell(f"argument {place} is not UTF-8", status=2)
     debug = "--debug" in arguments
     # The last collection of a process that loaded torch takes seconds and frees nothing we need.
     atexit.register(gc.freeze)
     try:
-        build_app()([word for word in arguments if word != "--debug"])
+        _run([word for word in arguments if word != "--debug"])
     except MeshnetError as error:
         if debug:
             raise
@@ -78,6 +42,12 @@ def main() -> None:
         # The reader of our output is gone (`| head`): not worth a word.
         sys.stderr.close()
         sys.exit(1)
+    except OSError as error:
+        # What the machine refuses (a full disk, too many open files) is no bug of ours.
+        if debug:
+            raise
+        _drop_output()
+        _tell(": ".join(filter(None, (error.filename, error.strerror))) or str(error))
     except Exception as error:
         # The process boundary: a bug is told in one line, not dumped on the user.
         if debug:
@@ -88,25 +58,33 @@ def main() -> None:
         )
 
 
-def _tell(message: str) -> None:
+def _run(arguments: list[str]) -> None:
+    from meshnet.cli.app import build_app
+
+    build_app()(arguments)
+
+
+def _not_text(arguments: Sequence[str]) -> int | None:
+    """The place of the first argument that is not UTF-8: it could be neither sent nor shown."""
+    for place, word in enumerate(arguments, start=1):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            return place
+    return None
+
+
+def _drop_output() -> None:
+    """Forget what could not be written, or the interpreter fails on it again as it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+
+def _tell(message: str, *, status: int = 1) -> NoReturn:
     from rich.console import Console
     from rich.text import Text
 
     Console(stderr=True).print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
-    sys.exit(1)
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        print(f"meshnet {__version__}")
-        raise typer.Exit
-
-
-def _root(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
-    ] = False,
-    debug: options.Debug = False,
-) -> None:
-    pass
+    sys.exit(status)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from meshnet.cli.interrupts import raise_interrupts
 from meshnet.cli.settings import Settings, Weights
 from meshnet.core.vocabulary import DType, ModelId, NoTemplate
 from meshnet.engine.models.pull import LocalModel, resolve
@@ -47,6 +48,7 @@ class Bars:
 
 def resolve_model(model: str, settings: Settings) -> LocalModel:
     """Find, fetch or convert a model. Raises ModelError."""
+    raise_interrupts()
     return resolve(model, Path(settings.cache_dir), Bars())
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from meshnet.cli.streams import carries_unicode
+
 if TYPE_CHECKING:
     from meshnet.cli.settings import Settings
 
@@ -90,7 +92,8 @@ def settings_from(
 
 
 def print_json(value: object) -> None:
-    print(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False), flush=True)
+    ascii_only = not carries_unicode()
+    print(json.dumps(value, ensure_ascii=ascii_only, indent=2, allow_nan=False), flush=True)
 
 
 def print_ready(role: str, url: str, pid: int, *, as_json: bool) -> None:

@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
+from meshnet.cli.interrupts import raise_interrupts
 from meshnet.cli.machine import url_here
 
 T = TypeVar("T")
@@ -47,6 +48,7 @@ def stop_on_signals() -> Iterator[asyncio.Event]:
 
 def run_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run `main` on the fastest event loop this platform has."""
+    raise_interrupts()
     try:
         import uvloop
     except ImportError:

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from meshnet.cli.interrupts import raise_interrupts
 from meshnet.cli.machine import cores
 from meshnet.cli.options import print_json
 from meshnet.simulation.campaign import CampaignResult, campaign
@@ -15,6 +16,7 @@ from meshnet.simulation.campaign import CampaignResult, campaign
 
 def simulate_seeds(seeds: range, faults: str, *, as_json: bool) -> None:
     """Run one cluster per seed and print the verdict. Raises typer.Exit(1) for a bad one."""
+    raise_interrupts()
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),

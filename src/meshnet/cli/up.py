@@ -6,7 +6,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from meshnet.cli.gateway_process import gateway_telemetry, refuse_exposed, serve_api
+from meshnet.cli.gateway_process import (
+    gateway_telemetry,
+    refuse_exposed,
+    refuse_taken_port,
+    serve_api,
+)
 from meshnet.cli.local_mesh import local_mesh
 from meshnet.cli.local_nodes import local_launcher, split_layers
 from meshnet.cli.models import resolve_model
@@ -15,15 +20,12 @@ from meshnet.cli.serving import run_loop, stop_on_signals
 from meshnet.cli.settings import Settings
 from meshnet.core.vocabulary import LayerRange
 from meshnet.engine.models.pull import LocalModel
-from meshnet.wire.serving import bind
 
 
 def up(settings: Settings, *, nodes: int, split: str | None, as_json: bool) -> None:
     """Run a mesh on this machine. Raises MeshnetError."""
     refuse_exposed(settings)
-    if settings.port:
-        # A taken port is told now, not after the nodes have loaded.
-        bind(settings.host, settings.port).close()
+    refuse_taken_port(settings)
     source = resolve_model(settings.model, settings)
     run_loop(lambda: _up(settings, source, nodes, split, as_json))
 

@@ -1,0 +1,70 @@
+"""Which subcommands `meshnet` has.
+
+Invariant: building the app imports no torch, transformers, fastapi or httpx2; each command
+imports what it needs when it runs, so `meshnet --help` is quick.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from meshnet import __version__
+from meshnet.cli import bench, chat, commands, options
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+  meshnet run "Why is the sky blue?" --nodes 3
+
+  meshnet up --nodes 2
+
+  meshnet chat
+
+  meshnet status
+"""
+
+
+def build_app() -> typer.Typer:
+    """Return the command-line application."""
+    app = typer.Typer(
+        name="meshnet",
+        help="Run one language model over several machines, its KV cache where its layers are.",
+        epilog=EXAMPLES,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    app.command("up", epilog=commands.UP_EXAMPLES)(commands.up)
+    app.command("node", epilog=commands.NODE_EXAMPLES)(commands.node)
+    app.command("serve", epilog=commands.SERVE_EXAMPLES)(commands.serve)
+    app.command("run", epilog=commands.RUN_EXAMPLES)(commands.run)
+    app.command("chat", epilog=chat.EXAMPLES)(chat.chat)
+    app.command("status", epilog=commands.STATUS_EXAMPLES)(commands.status)
+    app.command("pull", epilog=commands.PULL_EXAMPLES)(commands.pull)
+    app.command("simulate", epilog=commands.SIMULATE_EXAMPLES)(commands.simulate)
+    measures = typer.Typer(help="Measure a mesh on this machine.", no_args_is_help=True)
+    measures.command("flatness", epilog=bench.FLATNESS_EXAMPLES)(bench.flatness)
+    measures.command("split-tax", epilog=bench.SPLIT_TAX_EXAMPLES)(bench.split_tax)
+    app.add_typer(measures, name="bench")
+    return app
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"meshnet {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+    debug: options.Debug = False,
+) -> None:
+    pass
