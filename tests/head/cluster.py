@@ -67,7 +67,9 @@ class Cluster:
         old: frozenset[NodeId] = frozenset(),
         cacheless: frozenset[NodeId] = frozenset(),
         pin_s: float = 5.0,
+        step_max_s: float = 0.002,
     ) -> None:
+        self._step_max_s = step_max_s
         self._layers, self._old, self._cacheless = dict(layers), old, cacheless
         self._limits = NodeLimits(kv_bytes_max=2**30, sessions_max=sessions_max, pin_s=pin_s)
         self._rng = random.Random(0)
@@ -90,7 +92,7 @@ class Cluster:
             layers_total=LAYERS_TOTAL,
             capabilities=Capabilities(kv_cache=node not in self._cacheless, multi_token=True),
         )
-        compute = SimCompute(self._rng, step_max_s=0.002)
+        compute = SimCompute(self._rng, step_max_s=self._step_max_s)
         self.down.discard(node)
         if node in self._old:
             self.nodes[node] = OldNode(node, shard, compute)

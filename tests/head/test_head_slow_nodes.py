@@ -6,9 +6,10 @@ import asyncio
 
 from tests.head.cluster import C, Cluster, collect, expected, request, running
 
+from meshnet.core.generation.limits import GenerationLimits, StepTimeout
 from meshnet.core.protocol.messages import ForwardRequest
 from meshnet.core.vocabulary import NodeId
-from meshnet.head import Head
+from meshnet.head import Head, HeadLimits
 from meshnet.simulation.loop import run
 
 STEP_S = 4.0
@@ -87,6 +88,55 @@ def test_the_place_of_a_head_that_died_during_a_step_falls_free():
             await chat(other, 1)
 
             assert asyncio.get_running_loop().time() - began_at < 10.0
+
+    run(main, 0)
+
+
+def test_a_step_that_waits_behind_the_steps_of_others_is_not_lost():
+    """Eight prefills on one device: the last waits for the time of all of them."""
+
+    async def main():
+        limits = HeadLimits(generation=GenerationLimits(step=StepTimeout(base_s=5.0)))
+        cluster = Cluster(step_max_s=5.0)
+        async with running(cluster, limits=limits) as head, asyncio.TaskGroup() as tasks:
+            chats = [tasks.create_task(chat(head, number)) for number in range(8)]
+
+        assert [done.result() for done in chats] == [0] * 8
+
+    run(main, 0)
+
+
+def test_stateless_steps_wait_behind_each_other_too():
+    async def main():
+        limits = HeadLimits(generation=GenerationLimits(step=StepTimeout(base_s=5.0)))
+        cluster = Cluster(step_max_s=5.0, cacheless=frozenset({C}))
+        async with running(cluster, limits=limits) as head, asyncio.TaskGroup() as tasks:
+            chats = [tasks.create_task(chat(head, number)) for number in range(8)]
+
+        assert [done.result() for done in chats] == [0] * 8
+
+    run(main, 0)
+
+
+def test_a_frozen_node_is_given_up_as_soon_as_before():
+    async def main():
+        limits = HeadLimits(generation=GenerationLimits(step=StepTimeout(base_s=5.0)))
+        cluster = Cluster()
+        frozen = False
+
+        async def freeze_once(node: NodeId, request: ForwardRequest) -> None:
+            nonlocal frozen
+            if node == C and request.past_length == 6 and not frozen:
+                frozen = True
+                cluster.down.add(C)
+                asyncio.get_running_loop().call_later(5.0, cluster.down.discard, C)
+                await asyncio.get_running_loop().create_future()
+
+        cluster.before_forward = freeze_once
+        async with running(cluster, limits=limits) as head:
+            assert await chat(head, 1) == 1
+
+        assert asyncio.get_running_loop().time() < 7.0
 
     run(main, 0)
 

@@ -1,9 +1,11 @@
-"""Keep a generation's places on its hops while steps take long.
+"""Keep a generation's places on its hops while steps take long, and hear who is alive.
 
 A node lets go of a session that nobody touched for some seconds (ADR-0029), and a step or a queue
 on one slow hop may take longer: so, while an answer is awaited, every hop not heard from for
 `every_s` is asked to reserve again. A head that died tells nobody anything, and its places fall
-free; so do those of a client that takes no tokens.
+free; so do those of a client that takes no tokens. A hop that says that a step of the session runs
+there is alive: it computes, or has others' steps before ours. (Where nothing is cached, any word
+is taken for a sign of life.)
 
 Nothing depends on a word arriving: a place that was lost costs one refill.
 """
@@ -11,13 +13,15 @@ Nothing depends on a word arriving: a place that was lost costs one refill.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from meshnet.core.generation.transcript import Forward
-from meshnet.core.protocol.messages import Mode, ReserveRequest
+from meshnet.core.protocol.messages import Mode, Reserved, ReserveRequest
 from meshnet.core.vocabulary import Hop, HopLost, ModelId, SessionId
 from meshnet.head.client import HopClient
+
+Heard = Callable[[Hop], None]
 
 
 class PlaceKeeper:
@@ -48,43 +52,63 @@ class Places:
         self._telling: asyncio.Task[None] | None = None
 
     @contextmanager
-    def kept(self, asked: Forward, hops: Sequence[Hop]) -> Iterator[None]:
+    def kept(self, asked: Forward, hops: Sequence[Hop], heard: Heard) -> Iterator[None]:
         """Hold the places until the block ends, in which `asked` is carried out."""
         if asked.request.mode is Mode.STATELESS:
-            yield
-            return
+            hops = (asked.hop,)
+        over = False
+
+        def heard_in_time(hop: Hop) -> None:
+            if not over:
+                heard(hop)
+
         # Most steps are answered long before: a timer costs them a microsecond, a task more.
-        timer = self._loop.call_at(self._due_at(hops), self._start, hops)
+        timer = self._loop.call_at(
+            self._due_at(asked, hops), self._start, asked, hops, heard_in_time
+        )
         try:
             yield
             self._heard_at[asked.hop] = self._loop.time()
         finally:
+            over = True
             timer.cancel()
             if self._telling is not None:
                 self._telling.cancel()
                 self._telling = None
 
-    def _due_at(self, hops: Sequence[Hop]) -> float:
+    def _due_at(self, asked: Forward, hops: Sequence[Hop]) -> float:
+        if asked.request.mode is Mode.STATELESS:
+            return self._loop.time() + self._keeper.every_s
         longest = min(self._heard_at.get(hop, self._began_at) for hop in hops)
         return longest + self._keeper.every_s
 
-    def _start(self, hops: Sequence[Hop]) -> None:
+    def _start(self, asked: Forward, hops: Sequence[Hop], heard: Heard) -> None:
         if not self._keeper.stopped:
-            self._telling = self._keeper.tasks.create_task(self._tell(hops))
+            self._telling = self._keeper.tasks.create_task(self._tell(asked, hops, heard))
 
-    async def _tell(self, hops: Sequence[Hop]) -> None:
+    async def _tell(self, asked: Forward, hops: Sequence[Hop], heard: Heard) -> None:
         every_s = self._keeper.every_s
         while True:
             async with asyncio.TaskGroup() as telling:
                 for hop in hops:
                     self._heard_at[hop] = self._loop.time()
                     if hop.wire:  # an ADR-0022 node knows no reservations
-                        telling.create_task(self._tell_one(hop))
+                        telling.create_task(self._tell_one(asked, hop, heard))
                 telling.create_task(asyncio.sleep(every_s))
 
-    async def _tell_one(self, hop: Hop) -> None:
-        request = ReserveRequest(self._session, self._tokens, self._model, hop.layers)
-        every_s = self._keeper.every_s
-        with suppress(HopLost, TimeoutError):
+    async def _tell_one(self, asked: Forward, hop: Hop, heard: Heard) -> None:
+        client, every_s = self._keeper.client, self._keeper.every_s
+        try:
             async with asyncio.timeout(every_s):
-                await self._keeper.client.reserve(hop.node, request, every_s)
+                if asked.request.mode is Mode.STATELESS:
+                    await client.describe(hop.node, every_s)
+                    heard(hop)
+                    return
+                answer = await client.reserve(hop.node, self._request(hop), every_s)
+        except (HopLost, TimeoutError):
+            return
+        if isinstance(answer, Reserved) and answer.running:
+            heard(hop)
+
+    def _request(self, hop: Hop) -> ReserveRequest:
+        return ReserveRequest(self._session, self._tokens, self._model, hop.layers)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from meshnet.core.generation.machine import Generation
 from meshnet.core.generation.transcript import (
+    Alive,
     Cancelled,
     Delivered,
     Emit,
@@ -18,8 +20,9 @@ from meshnet.core.generation.transcript import (
     Release,
     Reroute,
     Started,
+    Tick,
 )
-from meshnet.core.vocabulary import SessionId
+from meshnet.core.vocabulary import Hop, SessionId
 from meshnet.head.calls import Calls
 from meshnet.head.keeping import Places
 from meshnet.head.observation import Observation
@@ -96,12 +99,25 @@ class GenerationRun:
         match asked:
             case Forward():
                 self._seen.forwarding(asked.request)
-                with self._places.kept(asked, self._machine.route.hops):
-                    return await self._calls.by(deadline, self._calls.forward(asked))
+                return await self._answer(asked)
             case Reroute():
                 return await self._calls.by(deadline, self._calls.reroute(asked))
             case None:
                 return await self._calls.by(deadline, self._calls.nothing())
+
+    async def _answer(self, asked: Forward) -> GenerationEvent:
+        try:
+            async with asyncio.timeout_at(self._machine.deadline()) as limit:
+
+                def heard(hop: Hop) -> None:
+                    if hop == asked.hop and not limit.expired():
+                        self._machine.handle(Alive(asked.ref), self._clock())
+                        limit.reschedule(self._machine.deadline())
+
+                with self._places.kept(asked, self._machine.route.hops, heard):
+                    return await self._calls.forward(asked)
+        except TimeoutError:
+            return Tick()
 
     def _finish(self, finish: Finish) -> FinishEvent:
         stats = finish.stats

@@ -134,10 +134,10 @@ class NodeService(Generic[S]):
         if not self.ready:
             return _not_ready()
         try:
-            self._reserve(request)
+            running = self._reserve(request)
         except MeshnetError as error:
             return refusal_of(error)
-        return Reserved(request.session, request.tokens)
+        return Reserved(request.session, request.tokens, running)
 
     def release(self, session: SessionId, model: ModelId | None = None) -> None:
         """Forget a session; without a model, on every shard. Unknown sessions are no error."""
@@ -172,7 +172,7 @@ class NodeService(Generic[S]):
         """Assert what must hold of the sessions between any two calls."""
         self._shards.check_integrity()
 
-    def _reserve(self, request: ReserveRequest) -> None:
+    def _reserve(self, request: ReserveRequest) -> bool:
         loaded = self._shards.of(request.model)
         held = loaded.description
         layers = layers_of(request.layers, held)
@@ -186,6 +186,7 @@ class NodeService(Generic[S]):
                 attempt=request.attempt,
                 now=self._clock(),
             )
+        return loaded.store.running(request.session)
 
     def _admit(self, request: ForwardRequest, arrived: float) -> _Visit[S]:
         """Resolve and check everything that needs no lease. Raises _Refused, MeshnetError."""

@@ -142,8 +142,9 @@ def test_the_timeout_of_a_hop_grows_with_the_positions_and_ends_at_the_deadline(
     short, long = Talk(prompt=(1,)), Talk(prompt=(1, 2, 3, 4))
     pressed = Talk(prompt=(1, 2, 3, 4), deadline_at=1.25)
 
-    assert short.open.timeout_s == pytest.approx(2.5)
-    assert long.open.timeout_s == pytest.approx(4.0)
+    assert short.machine.deadline() == pytest.approx(2.5)
+    assert long.machine.deadline() == pytest.approx(4.0)
+    assert pressed.machine.deadline() == pytest.approx(1.25)
     assert pressed.open.timeout_s == pytest.approx(1.25)
     assert pressed.open.request.deadline_ms == 1250
 

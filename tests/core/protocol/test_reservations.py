@@ -50,13 +50,19 @@ def test_a_session_id_of_a_path_is_held_to_the_same_rule():
         decode_reserve("..", encode_reserve(BARE), LIMITS)
 
 
-def test_both_answers_arrive_as_they_were_sent():
-    reserved = Reserved(SessionId("s"), 700)
+@pytest.mark.parametrize("running", [False, True])
+def test_both_answers_arrive_as_they_were_sent(running: bool):
+    reserved = Reserved(SessionId("s"), 700, running)
     refusal = Refusal(Code.NO_ROOM, "full", retry_after_s=0.5)
     status, headers, body = encode_refusal(refusal)
 
     assert decode_reserve_reply(200, [], encode_reserved(reserved), FULL, LIMITS) == reserved
     assert decode_reserve_reply(status, headers.items(), body, FULL, LIMITS) == refusal
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"granted", b'{"running": 1}', b"[" * 10_000])
+def test_a_grant_in_other_words_is_a_grant_of_which_nothing_runs(body: bytes):
+    assert decode_reserve_reply(200, [], body, FULL, LIMITS) == Reserved(FULL.session, FULL.tokens)
 
 
 @pytest.mark.parametrize("status", [404, 405, 501])

@@ -40,6 +40,8 @@ class GenerationLimits:
     prefill_chunk: int = 512
     """Positions of one step at most, on routes that take several positions after the first."""
     step: StepTimeout = StepTimeout()
+    queue: int = 8
+    """A hop that gives signs of life may take so many times longer: others' steps come first."""
     refills_without_progress: int = 6
     refills_base: int = 8
     tokens_per_refill: int = 16

@@ -27,7 +27,7 @@ from typing import assert_never
 from meshnet.core.generation.accounting import Accounts, GenerationStats
 from meshnet.core.generation.limits import GenerationLimits, RecoveryBudget
 from meshnet.core.generation.refusals import Verdict, failure_of, verdict_of
-from meshnet.core.generation.requests import is_answer, request_for
+from meshnet.core.generation.requests import forward_for, is_answer
 from meshnet.core.generation.sequence import CacheUse, Step, TokenSequence
 from meshnet.core.generation.states import (
     Asking,
@@ -41,6 +41,7 @@ from meshnet.core.generation.states import (
     late_failure,
 )
 from meshnet.core.generation.transcript import (
+    Alive,
     Cancelled,
     Delivered,
     Emit,
@@ -48,7 +49,6 @@ from meshnet.core.generation.transcript import (
     FailureCode,
     Finish,
     FinishReason,
-    Forward,
     GenerationAction,
     GenerationEvent,
     Lost,
@@ -96,11 +96,11 @@ class Generation:
         encode_text: Callable[[str], tuple[int, ...]],
         jitter: Callable[[], float],
     ) -> None:
-        self._spec, self._route, self._limits = spec, route, limits
+        sampling = replace(spec.sampling, prompt_length=len(spec.prompt))
+        self._spec, self._route, self._limits = replace(spec, sampling=sampling), route, limits
         self._encode_text, self._jitter = encode_text, jitter
         use = CacheUse.CACHED if route.kv_cache else CacheUse.NONE
         self._sequence = TokenSequence(spec.prompt, use)
-        self._sampling = replace(spec.sampling, prompt_length=len(spec.prompt))
         self._budget = RecoveryBudget(limits)
         self._accounts = Accounts()
         self._attempt = self._step = 0
@@ -134,10 +134,8 @@ class Generation:
         match self._state:
             case Done():
                 return None
-            case Asking(forward, _, asked_at):
-                own: float | None = asked_at + forward.timeout_s
-            case Waiting(until, _):
-                own = until
+            case Asking(until=until) | Waiting(until=until):
+                own: float | None = until
             case Rerouting(ask_at=ask_at):
                 own = ask_at
             case _:
@@ -158,6 +156,8 @@ class Generation:
             case Lost(ref, reason):
                 asking = self._open_question(ref)
                 return [] if asking is None else self._lose(asking.forward.hop, reason, now)
+            case Alive(ref):
+                return self._alive(ref, now)
             case Rerouted(route):
                 return self._rerouted(route, now)
             case NoRoute(message):
@@ -189,6 +189,12 @@ class Generation:
             return self._lose(asking.forward.hop, "answered something else than was asked", now)
         return self._answered(asking, reply, now)
 
+    def _alive(self, ref: StepRef, now: float) -> Actions:
+        if (asking := self._open_question(ref)) is not None:
+            latest = asking.asked_at + asking.forward.timeout_s
+            self._state = replace(asking, until=min(now + asking.forward.silence_s, latest))
+        return []
+
     def _rerouted(self, route: Route, now: float) -> Actions:
         if not isinstance(self._state, Rerouting):
             return []
@@ -212,8 +218,8 @@ class Generation:
         if now >= self._spec.deadline_at or (recover_by is not None and now >= recover_by):
             return self._out_of_time(now)
         match self._state:
-            case Asking(forward, _, asked_at) if now >= asked_at + forward.timeout_s:
-                return self._lose(forward.hop, f"no answer in {forward.timeout_s:.3g} s", now)
+            case Asking(forward, _, asked_at, until) if now >= until:
+                return self._lose(forward.hop, f"no answer in {now - asked_at:.3g} s", now)
             case Waiting(until, _) if now >= until:
                 return self._refill(RefillReason.WAITED, now)
             case Rerouting(ask=ask, ask_at=ask_at) if ask_at is not None and now >= ask_at:
@@ -283,10 +289,7 @@ class Generation:
                 return self._end([Fail(failure_of(refusal), message, refusal.retry_after_s)])
 
     def _recover(self, reason: RefillReason, why: str, now: float) -> Actions:
-        exhausted = self._spend(now)
-        if exhausted is not None:
-            return self._end([Fail(FailureCode.UPSTREAM, f"{exhausted}; last: {why}")])
-        return self._refill(reason, now)
+        return self._exhausted(why, now) or self._refill(reason, now)
 
     def _wait(self, hop: Hop, refusal: Refusal, now: float) -> Actions:
         exhausted = self._budget.spend_wait(self._sequence.generated)
@@ -312,26 +315,27 @@ class Generation:
     def _reroute(self, lost: Hop | None, reason: RefillReason, why: str, now: float) -> Actions:
         if self._remaining_s(now) <= 0.0:
             return self._out_of_time(now)
-        exhausted = self._spend(now)
-        if exhausted is not None:
-            return self._end([Fail(FailureCode.UPSTREAM, f"{exhausted}; last: {why}")])
+        if (ended := self._exhausted(why, now)) is not None:
+            return ended
         ask = Reroute(lost, why, self._fingerprint())
         # A second loss in a row waits first: a node that dies on every step is not hammered.
         repeated = self._budget.streak - 2
-        if repeated < 0:
-            self._state = Rerouting(ask, reason, tries=0, ask_at=None)
-            return [ask]
         delay_s = self._limits.reroute.delay_s(repeated, jitter=self._jitter())
-        self._state = Rerouting(ask, reason, tries=0, ask_at=now + delay_s)
-        return []
+        ask_at = None if repeated < 0 else now + delay_s
+        self._state = Rerouting(ask, reason, tries=0, ask_at=ask_at)
+        return [ask] if ask_at is None else []
 
     def _fingerprint(self) -> str | None:
         """Of the only weights that may go on; before the first token any will do."""
         return (self._route.fingerprint or None) if self._sequence.generated else None
 
-    def _spend(self, now: float) -> str | None:
+    def _exhausted(self, why: str, now: float) -> Actions | None:
+        """Spend one recovery; the end, if none was left."""
         allowance_s = self._limits.step.of(self._sequence.length) * len(self._route.hops)
-        return self._budget.spend_refill(self._sequence.generated, now, allowance_s)
+        exhausted = self._budget.spend_refill(self._sequence.generated, now, allowance_s)
+        if exhausted is None:
+            return None
+        return self._end([Fail(FailureCode.UPSTREAM, f"{exhausted}; last: {why}")])
 
     def _refill(self, reason: RefillReason, now: float) -> Actions:
         self._sequence.forget_cached()
@@ -355,26 +359,21 @@ class Generation:
     def _ask_hop(
         self, step: Step, index: int, activation: Activation | None, now: float
     ) -> Actions:
-        timeout_s = min(self._limits.step.of(len(step.tokens)), self._remaining_s(now))
-        if timeout_s <= 0.0:
+        if (remaining_s := self._remaining_s(now)) <= 0.0:
             return self._out_of_time(now)
-        hop = self._route.hops[index]
-        request = request_for(
+        forward = forward_for(
             step,
-            session=self._spec.session,
+            StepRef(self._attempt, self._step, index),
+            activation,
+            spec=self._spec,
             route=self._route,
-            hop=hop,
-            attempt=self._attempt,
-            sampling=self._sampling,
-            activation=activation,
-            timeout_s=timeout_s,
-            trace=self._spec.trace,
+            limits=self._limits,
+            remaining_s=remaining_s,
         )
-        forward = Forward(StepRef(self._attempt, self._step, index), hop, request, timeout_s)
         if step.mode is not Mode.STATELESS:
-            self._touched[hop.node] = None
-        self._accounts.asked(hop, tokens=len(step.tokens), activation=activation)
-        self._state = Asking(forward, step, now)
+            self._touched[forward.hop.node] = None
+        self._accounts.asked(forward.hop, tokens=len(step.tokens), activation=activation)
+        self._state = Asking(forward, step, now, now + forward.silence_s)
         return [forward]
 
     def _open_question(self, ref: StepRef) -> Asking | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from meshnet.core.generation.limits import GenerationLimits
 from meshnet.core.generation.sequence import Step
+from meshnet.core.generation.states import GenerationSpec
+from meshnet.core.generation.transcript import Forward, StepRef
 from meshnet.core.protocol.messages import (
     ActivationReply,
     ForwardRequest,
@@ -15,27 +18,40 @@ from meshnet.core.vocabulary import (
     Activation,
     Hop,
     Route,
-    SamplingParams,
-    SessionId,
 )
 
 DEADLINE_MAX_S = 1e6
 """What a header field can say; a longer time is as good as none."""
 
 
-def request_for(
+def forward_for(
     step: Step,
+    ref: StepRef,
+    activation: Activation | None,
     *,
-    session: SessionId,
+    spec: GenerationSpec,
+    route: Route,
+    limits: GenerationLimits,
+    remaining_s: float,
+) -> Forward:
+    """Ask the hop of `ref` for `step`; `activation` is None for the first hop."""
+    silence_s = min(limits.step.of(len(step.tokens)), remaining_s)
+    timeout_s = min(silence_s * limits.queue, remaining_s)
+    hop = route.hops[ref.hop]
+    request = _request(step, ref.attempt, activation, spec, route, hop, timeout_s)
+    return Forward(ref, hop, request, timeout_s, silence_s)
+
+
+def _request(
+    step: Step,
+    attempt: int,
+    activation: Activation | None,
+    spec: GenerationSpec,
     route: Route,
     hop: Hop,
-    attempt: int,
-    sampling: SamplingParams,
-    activation: Activation | None,
     timeout_s: float,
-    trace: str | None,
 ) -> ForwardRequest:
-    """Word `step` for `hop`; `activation` is None for the first hop.
+    """Word `step` for `hop`.
 
     The new ids go to every hop: a tail keeps them as its history. Sampling parameters travel
     with whatever starts a state, so never with a decode. An ADR-0022 node knows no meta block and
@@ -44,7 +60,7 @@ def request_for(
     bare = hop.wire == 0 and activation is not None
     return ForwardRequest(
         mode=step.mode,
-        session=session,
+        session=spec.session,
         past_length=step.past_length,
         layers=hop.layers,
         model=route.model,
@@ -54,10 +70,10 @@ def request_for(
         deadline_ms=max(int(min(timeout_s, DEADLINE_MAX_S) * 1000), 1),
         wire=WIRE_VERSION,
         tokens=() if bare else step.tokens,
-        sampling=None if bare or step.mode is Mode.DECODE else sampling,
+        sampling=None if bare or step.mode is Mode.DECODE else spec.sampling,
         want_token=bare or step.want_token,
         activation=activation,
-        trace=trace,
+        trace=spec.trace,
     )
 
 

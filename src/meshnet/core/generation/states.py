@@ -41,6 +41,7 @@ class Asking:
     forward: Forward
     step: Step
     asked_at: float
+    until: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,13 @@ class Replied:
 
 
 @dataclass(frozen=True, slots=True)
+class Alive:
+    """The hop that is asked gave a sign of life: it computes, or other steps are before ours."""
+
+    ref: StepRef
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """The hop did not answer: refused, reset, timed out, or answered what nobody can read."""
 
@@ -111,7 +118,9 @@ class Cancelled:
     """Nobody wants the answer any more."""
 
 
-GenerationEvent = Started | Delivered | Replied | Lost | Rerouted | NoRoute | Tick | Cancelled
+GenerationEvent = (
+    Started | Delivered | Replied | Alive | Lost | Rerouted | NoRoute | Tick | Cancelled
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +153,16 @@ AdmissionEvent = (
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Ask a hop; answer with `Replied` or `Lost`, at the latest after `timeout_s`."""
+    """Ask a hop; answer with `Replied` or `Lost`, at the latest after `timeout_s`.
+
+    After `silence_s` without a sign of life the machine gives the hop up by itself.
+    """
 
     ref: StepRef
     hop: Hop
     request: ForwardRequest
     timeout_s: float
+    silence_s: float
 
 
 @dataclass(frozen=True, slots=True)

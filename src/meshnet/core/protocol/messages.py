@@ -128,6 +128,8 @@ class Refusal:
 class Reserved:
     session: SessionId
     tokens: int
+    running: bool = False
+    """A step of the session runs here, or others' steps are before it."""
 
 
 Reply = ActivationReply | TokenReply | Refusal

@@ -1,7 +1,10 @@
 """`PUT /sessions/{id}`: room for a session before its first prefill, as JSON, and the answer.
 
     {"tokens": 700, "model": "smollm2-135m", "layers": "0-10", "attempt": 1}
-    200 {"session": id, "tokens": 700}   |   429 no_room with Retry-After, or another refusal
+    200 {"session": id, "tokens": 700, "running": true}
+    429 no_room with Retry-After, or another refusal
+
+`running` is there while a step of the session runs or waits its turn.
 
 A node that does not know the method (404, 405, 501 without an error of this protocol) is an
 ADR-0022 node: it reserves nothing and refuses nothing.
@@ -47,7 +50,10 @@ def decode_reserve(session: str, data: Buffer, limits: Limits) -> ReserveRequest
 
 
 def encode_reserved(reserved: Reserved) -> bytes:
-    return print_object({"session": reserved.session, "tokens": reserved.tokens})
+    values: dict[str, Any] = {"session": reserved.session, "tokens": reserved.tokens}
+    if reserved.running:
+        values["running"] = True
+    return print_object(values)
 
 
 def decode_reserve_reply(
@@ -59,7 +65,7 @@ def decode_reserve_reply(
 ) -> Reserved | Refusal:
     """Raises HopLost if the answer is none of this protocol."""
     if status == 200:
-        return Reserved(asked.session, asked.tokens)
+        return Reserved(asked.session, asked.tokens, _running(body, limits))
     try:
         refusal = decode_refusal(status, h.collect(headers, limits), body, limits)
     except BadField as error:
@@ -69,3 +75,12 @@ def decode_reserve_reply(
     if status in _UNKNOWN_METHOD:
         return Reserved(asked.session, asked.tokens)
     raise HopLost(f"HTTP {status} in answer to a reservation")
+
+
+def _running(body: Buffer, limits: Limits) -> bool:
+    """Older nodes do not say: then nothing is known to run."""
+    try:
+        fields = read_object(body, "reserved", limits)
+        return fields.has("running") and fields.truth("running")
+    except BadField:
+        return False

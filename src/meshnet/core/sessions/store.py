@@ -220,6 +220,11 @@ class SessionCacheStore(Generic[C]):
         """Whether the step of `lease` is still wanted. One look-up; any thread may ask."""
         return self._leased(lease) is not None
 
+    def running(self, session: SessionId) -> bool:
+        """Whether a lease of the session is out."""
+        entry = self._shelf.entries.get(session)
+        return entry is not None and entry.lease is not None
+
     def sessions(self, now: float) -> tuple[SessionDescription, ...]:
         self._budget.expire(now)
         return tuple(entry.describe() for entry in self._shelf.entries.values())
