@@ -141,11 +141,11 @@ def test_a_mesh_that_is_asked_to_stop_ends_well(tiny_model_dir: Path, tmp_path: 
         (["up", "--host", "0.0.0.0"], "needs MESHNET_API_KEYS"),
         (["serve", "--node", "http://127.0.0.1:1", "--host", "::"], "needs MESHNET_API_KEYS"),
         (["serve", "--node", "not a url"], "--node: expected a URL"),
-        (["node", "--layers", "3-1"], "--layers: layers: expected 0 <= start < stop"),
+        (["node", "--layers", "3-1"], "--layers: expected 0 <= start < stop"),
         (["node", "--shard", "model"], "--shard: expected MODEL:A-B"),
         (["node", "--layers", "0-9"], "the model has 4 layers"),
-        (["run", "hello", "--split", "4"], "split: expected"),
-        (["run", "hello", "--nodes", "5"], "parts: expected 1 to 4"),
+        (["run", "hello", "--split", "4"], "--split: expected"),
+        (["run", "hello", "--nodes", "5"], "--nodes: expected 1 to 4"),
     ],
 )
 def test_what_cannot_be_served_is_told_in_one_line(

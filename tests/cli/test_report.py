@@ -53,7 +53,7 @@ def test_a_table_fits_a_narrow_terminal_uncut():
     lines = out.getvalue().splitlines()
     assert len(lines) == 3
     assert "…" not in out.getvalue()
-    assert "10-29" in lines[2]
+    assert "10-30" in lines[2]
     assert "75 %" in lines[2]
 
 

@@ -202,6 +202,8 @@ def pull(
     """Fetch a model into the cache directory."""
     from meshnet.cli.models import pull_model
 
+    if name is not None and model is not None:
+        raise typer.BadParameter("expected either NAME or --model, not both")
     pull_model(options.settings_from({"model": name or model}, config, settings))
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from meshnet.cli.machine import cores, free_memory_bytes
-from meshnet.cli.settings import ENVIRONMENT_PREFIX, Settings, SettingsError
+from meshnet.cli.settings import ENVIRONMENT_PREFIX, Settings, SettingsError, told
 from meshnet.core.routing import parse_split, partition
-from meshnet.core.vocabulary import LayerRange
+from meshnet.core.vocabulary import BadField, LayerRange
 from meshnet.engine.models.depth import depth
 from meshnet.engine.models.pull import LocalModel
 from meshnet.mesh.launcher import ChildSpec, LocalLauncher
@@ -30,12 +30,16 @@ RUNS_KEPT = 10
 def split_layers(source: LocalModel, *, nodes: int, split: str | None) -> tuple[LayerRange, ...]:
     """Return each node's layers: cuts as the user wrote them, else as even as can be.
 
-    Raises BadField, ModelError.
+    Raises SettingsError, ModelError.
     """
     total, runs = depth(source.path)
-    if split is not None:
-        return parse_split(split, total, runs)
-    return partition(total, nodes, inseparable=runs)
+    try:
+        if split is not None:
+            return parse_split(split, total, runs)
+        return partition(total, nodes, inseparable=runs)
+    except BadField as error:
+        flag = "--nodes" if split is None else "--split"
+        raise SettingsError(f"{flag}: {told(error)}") from None
 
 
 def local_launcher(

@@ -25,7 +25,7 @@ from meshnet.cli.machine import cores, free_memory_bytes, is_loopback
 from meshnet.cli.models import dtype_of, resolve_model
 from meshnet.cli.options import print_ready
 from meshnet.cli.serving import run_loop, stop_on_signals, url_of
-from meshnet.cli.settings import Settings, SettingsError
+from meshnet.cli.settings import Settings, SettingsError, told
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.vocabulary import LayerRange, MeshnetError, ModelId, NodeId
 from meshnet.mesh.grouped import unwrapped
@@ -56,7 +56,7 @@ class ShardChoice:
         try:
             return cls(model, LayerRange.parse(layers))
         except ValueError as error:
-            raise SettingsError(f"--layers: {error}") from None
+            raise SettingsError(f"--layers: {told(error)}") from None
 
     @classmethod
     def parse(cls, text: str) -> ShardChoice:

@@ -82,13 +82,14 @@ def settings_from(
     from meshnet.cli.settings import Settings, load_settings
 
     given = {k: v.value if isinstance(v, Enum) else v for k, v in flags.items()}
+    assigned = {}
     for assignment in assignments or ():
         key, equals, value = assignment.partition("=")
         if not equals or key not in Settings.model_fields:
             known = ", ".join(Settings.model_fields)
             raise typer.BadParameter(f"--set expects KEY=VALUE with KEY one of: {known}")
-        given[key] = value
-    return load_settings(given, config=config)
+        assigned[key] = value
+    return load_settings(given, assigned=assigned, config=config)
 
 
 def print_json(value: object) -> None:

@@ -72,14 +72,26 @@ def print_table(console: Console, nodes: Sequence[NodeReport], *, urls: bool) ->
         table.add_row(
             node.name,
             str(node.pid),
-            f"{start}-{stop - 1}" if stop > start else "none yet",
+            f"{start}-{stop}" if stop > start else "none yet",
             bytes_text(node.weight_bytes),
             bytes_text(node.bytes_read),
             bytes_text(node.kv_bytes),
             f"{100 * node.compute_s / total_s:.0f} %",
             *([urlsplit(node.url).netloc] if urls else []),
         )
-    console.print(table)
+    unbounded = console.options.update_width(10_000)
+    if console.measure(table, options=unbounded).minimum <= console.width:
+        console.print(table)
+    else:
+        _print_facts(console, table)
+
+
+def _print_facts(console: Console, table: Table) -> None:
+    """Print each cell on its own line: nothing is cut."""
+    titles = [str(column.header) for column in table.columns]
+    for row in zip(*(column.cells for column in table.columns), strict=True):
+        for title, cell in zip(titles, row, strict=True):
+            console.print(f"{title:<8}  {cell}", highlight=False, soft_wrap=True)
 
 
 def bytes_text(count: int) -> str:

@@ -30,15 +30,22 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from meshnet.core.vocabulary import MeshnetError
+from meshnet.core.vocabulary import BadField, MeshnetError
 from meshnet.telemetry.sink import LogFormat, LogLevel
 
 CONFIG_NAME = "meshnet.toml"
 ENVIRONMENT_PREFIX = "MESHNET_"
+BYTES_MAX = 2**53 - 1
+"""What JSON carries exactly: nodes tell gateways their bounds."""
 
 
 class SettingsError(MeshnetError):
     """A setting is unknown or has a bad value; the message names field, source and expectation."""
+
+
+def told(error: ValueError | BadField) -> str:
+    """What the core expected, without the core's name of the field: the flag says that."""
+    return re.sub(r"^\w+: (?=expected)", "", str(error))
 
 
 class Weights(Enum):
@@ -58,7 +65,9 @@ class Settings(BaseSettings):
     )
 
     model: str = Field(
-        "smollm2-135m", description="Model: a name, a directory, a GGUF file or a hub id"
+        "smollm2-135m",
+        min_length=1,
+        description="Model: a name, a directory, a GGUF file or a hub id",
     )
     weights: Weights = Field(Weights.AUTO, description="Element type of the weights in memory")
     device: str = Field(
@@ -78,7 +87,10 @@ class Settings(BaseSettings):
     )
     kv_max_sessions: int = Field(8, ge=1, le=65536, description="Sessions cached, per shard")
     kv_max_bytes: int | None = Field(
-        None, ge=1, description="Bytes of KV cache, per node (default: half of the free memory)"
+        None,
+        ge=1,
+        le=BYTES_MAX,
+        description="Bytes of KV cache, per node (default: half of the free memory)",
     )
     max_loaded_shards: int = Field(4, ge=1, le=64, description="Shards one node may hold")
     mesh_token: SecretStr | None = Field(
@@ -122,9 +134,19 @@ def bytes_of(text: str) -> int:
 
 
 def load_settings(
-    flags: Mapping[str, object], *, config: Path | None = None, working_dir: Path | None = None
+    flags: Mapping[str, object],
+    *,
+    assigned: Mapping[str, str] | None = None,
+    config: Path | None = None,
+    working_dir: Path | None = None,
 ) -> Settings:
-    """Merge flags (None: not given), environment, file and defaults. Raises SettingsError."""
+    """Merge what the user says into one value; the earlier source wins. Raises SettingsError.
+
+    Sources: `assigned` (`--set`), `flags` (None: not given), environment, file, defaults.
+    """
+    sources = {name: f"--{name.replace('_', '-')}" for name in flags}
+    sources |= {name: f"--set {name}" for name in assigned or {}}
+    flags = {**flags, **(assigned or {})}
     given = {name: value for name, value in flags.items() if value is not None}
     path = config if config is not None else _default_config(working_dir or Path.cwd())
     if config is not None and not config.is_file():
@@ -146,7 +168,9 @@ def load_settings(
     try:
         return Sourced(**given)  # type: ignore[arg-type]
     except ValidationError as error:
-        raise SettingsError(_explain(error, given, path)) from None
+        raise SettingsError(
+            _explain(error, {name: sources[name] for name in given}, path)
+        ) from None
     except ValueError as error:
         raise SettingsError(f"{path}: not readable as TOML: {error}") from None
 
@@ -156,7 +180,7 @@ def _default_config(working_dir: Path) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _explain(error: ValidationError, given: Mapping[str, object], path: Path | None) -> str:
+def _explain(error: ValidationError, given: Mapping[str, str], path: Path | None) -> str:
     lines = []
     for detail in error.errors(include_url=False):
         name = ".".join(str(part) for part in detail["loc"])
@@ -173,17 +197,19 @@ def _explain(error: ValidationError, given: Mapping[str, object], path: Path | N
     return "\n".join(lines)
 
 
-def _source(field: str, given: Mapping[str, object], path: Path | None) -> str:
+def _source(field: str, given: Mapping[str, str], path: Path | None) -> str:
     if field in given:
-        return f"--{field.replace('_', '-')}"
+        return given[field]
     if f"{ENVIRONMENT_PREFIX}{field.upper()}" in os.environ:
         return f"{ENVIRONMENT_PREFIX}{field.upper()}"
     return f"{path}: {field}"
 
 
 def _expected(detail: Any) -> str:
+    if detail["loc"][0] == "device":
+        return "expected cpu, cuda or cuda:N"
     text = str(detail["msg"]).removeprefix("Value error, ")
-    return re.sub(r"^Input should be", "expected", text)
+    return re.sub(r"^(Input|String) should (be|have)", "expected", text)
 
 
 def settings_table() -> str:

@@ -52,7 +52,7 @@ async def _up(
 
 def announce_start(model: str, layers: Sequence[LayerRange]) -> None:
     """Say on standard error what takes the next seconds."""
-    held = ", ".join(f"{one.start}-{one.stop - 1}" for one in layers)
+    held = ", ".join(map(str, layers))
     print(f"starting {len(layers)} nodes of {model}, layers {held}", file=sys.stderr)
 
 

@@ -24,6 +24,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig
+from transformers import __version__ as transformers_version
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as transformers_logging
 
@@ -101,10 +103,21 @@ def read_config(path: Path) -> Any:
     try:
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except (ValueError, KeyError, TypeError, OSError) as error:
-        raise ModelError(f"{path}/config.json: {error}") from error
+        raise ModelError(f"{path}/config.json: {_reason(path, error)}") from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(f"{path}: {config.model_type!r} is no causal language model known here")
     return config
+
+
+def _reason(path: Path, error: Exception) -> str:
+    """One line; where the library would have us upgrade it, which is pinned, the type alone."""
+    try:
+        kind = json.loads((path / "config.json").read_text(encoding="utf-8")).get("model_type")
+    except (OSError, ValueError, AttributeError):
+        kind = None
+    if isinstance(kind, str) and kind not in CONFIG_MAPPING:
+        return f"model type {kind!r} is not known to transformers {transformers_version}"
+    return str(error).partition("\n")[0]
 
 
 def load_layers(

@@ -185,10 +185,14 @@ def _tokenizer(path: Path) -> Any:
 
             tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except Exception as error:  # tokenizers raises bare Exception on a bad file
-        raise ModelError(f"{path}: cannot load its tokenizer: {error}") from error
+        raise ModelError(f"{path}: cannot load its tokenizer: {_first_line(error)}") from error
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         raise ModelError(f"{path}: its tokenizer cannot be run by the tokenizers library")
     return tokenizer
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(" :")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -69,6 +69,8 @@ def resolve(
         return _from_gguf(path.resolve(), cache_dir, progress)
     if not path.exists() and path.suffix.lower() != ".gguf" and _HUB_ID.fullmatch(spec):
         return _from_hub(spec)
+    if path.is_file():
+        raise ModelError(f"{spec}: a file, but not a .gguf file. {_accepted()}")
     raise ModelError(f"{spec}: no such model.{_did_you_mean(spec)} {_accepted()}")
 
 
