@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.core.generation.talk import Talk, route_of
+from tests.core.generation.talk import LIMITS, Talk, route_of
 from tests.core.generation.test_admission import FULL, route
 from tests.core.generation.test_admission import Talk as AdmissionTalk
 
@@ -115,3 +115,27 @@ def test_a_generation_that_waits_for_room_until_the_end_is_told_of_overload():
             talk.tell(Rerouted(route_of()))
 
     assert talk.end == Fail(FailureCode.OVERLOADED, "full", 2.0)
+
+
+@pytest.mark.parametrize("filling_s", [0.5, 1.0])
+def test_the_wait_is_much_longer_than_the_prefill_that_was_for_nothing(filling_s: float):
+    talk = Talk()
+    talk.reply(talk.right_answer())
+    talk.now += filling_s
+    talk.reply(Refusal(Code.NO_ROOM, "full"))
+    refused_at = talk.now
+
+    talk.pass_deadline()
+
+    assert talk.now - refused_at >= 4 * filling_s
+
+
+def test_however_long_a_prefill_took_the_wait_is_bounded():
+    talk = Talk()
+    talk.now += 2.0
+    talk.reply(Refusal(Code.NO_ROOM, "full"))
+    refused_at = talk.now
+
+    talk.pass_deadline()
+
+    assert talk.now - refused_at == pytest.approx(LIMITS.asked_wait_most_s)

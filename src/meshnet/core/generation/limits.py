@@ -50,6 +50,7 @@ class GenerationLimits:
     attempt_jump: int = 1024
     """How far the attempt rises when a node has seen a later one."""
     busy: Backoff = Backoff()
+    wait_per_work: float = 4.0
     asked_wait_most_s: float = 5.0
     reroute: Backoff = Backoff()
 
@@ -57,11 +58,14 @@ class GenerationLimits:
         if self.prefill_chunk < 1:
             raise ValueError(f"prefill_chunk: expected at least 1, got {self.prefill_chunk}")
 
-    def asked_wait_s(self, retry_after_s: float | None) -> float:
-        """How long to wait for a node that named a time; what it may ask for is bounded."""
-        if retry_after_s is None or not retry_after_s > 0.0:
-            return 0.0
-        return min(retry_after_s, self.asked_wait_most_s)
+    def least_wait_s(self, retry_after_s: float | None, *, spent_s: float) -> float:
+        """How long to wait at least for a node without room; it is bounded.
+
+        As long as the node asks for, and much longer than the work that its refusal made useless:
+        else those who wait keep the other hops busy with prefills that lead nowhere.
+        """
+        asked_s = retry_after_s if retry_after_s is not None and retry_after_s > 0.0 else 0.0
+        return min(max(asked_s, self.wait_per_work * spent_s), self.asked_wait_most_s)
 
     def refills_allowed(self, generated: int) -> int:
         return self.refills_base + generated // self.tokens_per_refill

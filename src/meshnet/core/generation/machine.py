@@ -101,9 +101,8 @@ class Generation:
         self._encode_text, self._jitter = encode_text, jitter
         use = CacheUse.CACHED if route.kv_cache else CacheUse.NONE
         self._sequence = TokenSequence(spec.prompt, use)
-        self._budget = RecoveryBudget(limits)
-        self._accounts = Accounts()
-        self._attempt = self._step = 0
+        self._budget, self._accounts = RecoveryBudget(limits), Accounts()
+        self._attempt, self._step, self._filling_since = 0, 0, 0.0
         self._touched: dict[NodeId, None] = {}
         if spec.reserved:
             self._touched = {hop.node: None for hop in route.hops}
@@ -296,10 +295,11 @@ class Generation:
         if exhausted is not None:
             message = f"{exhausted}; last: {refusal.message}"
             return self._end([Fail(FailureCode.OVERLOADED, message, refusal.retry_after_s)])
+        spent_s = now - self._filling_since
         delay_s = self._limits.busy.delay_s(
             self._budget.waits - 1,
             jitter=self._jitter(),
-            at_least_s=self._limits.asked_wait_s(refusal.retry_after_s),
+            at_least_s=self._limits.least_wait_s(refusal.retry_after_s, spent_s=spent_s),
         )
         self._sequence.forget_cached()
         if self._budget.waits % WAITS_HERE:
@@ -354,6 +354,7 @@ class Generation:
         if step.mode is not Mode.DECODE:
             self._attempt += 1
             self._accounts.prefills += 1
+            self._filling_since = now
         return self._ask_hop(step, 0, None, now)
 
     def _ask_hop(
