@@ -12,6 +12,7 @@ from meshnet.simulation.mutants import (
     DOUBLING,
     DYING_HEADS,
     MUTANTS,
+    STALLING,
     TEARING,
     EvictsMostRecentlyUsed,
 )
@@ -47,7 +48,7 @@ def test_a_mutant_is_caught_within_a_bounded_number_of_seeds(mutant):
     assert first_complaint(mutant) is not None
 
 
-@pytest.mark.parametrize("faults", [DOUBLING, TEARING, DYING_HEADS])
+@pytest.mark.parametrize("faults", [DOUBLING, TEARING, DYING_HEADS, STALLING])
 def test_the_real_code_keeps_every_promise_under_the_mutants_faults(faults):
     """Else a mutant could be caught for what the faults alone do."""
     complaints = [line for seed in range(20) for line in simulate(seed, faults).complaints]

@@ -86,6 +86,8 @@ async def _listen(head: Head, outcome: Outcome, deadline_s: float) -> None:
                 else:
                     outcome.finish, outcome.ending = event, Ending.FINISHED
                     outcome.endings += 1
+                if plan.stalls_after == len(outcome.tokens) and not outcome.endings:
+                    await asyncio.sleep(plan.stalls_s)
                 if plan.leaves_after == len(outcome.tokens) and not outcome.endings:
                     outcome.ending = Ending.LEFT
                     return

@@ -26,6 +26,8 @@ class Faults:
     partition_max_s: float = 5.0
     head_crash: float = 0.0
     cancelled: float = 0.0
+    stalled: float = 0.0
+    stall_max_s: float = 15.0
 
 
 CALM = Faults(cancelled=0.1)
@@ -40,6 +42,7 @@ STORM = Faults(
     partition_every_s=5.0,
     head_crash=0.25,
     cancelled=0.15,
+    stalled=0.1,
 )
 HEALED = Faults()
 PRESETS = {"calm": CALM, "storm": STORM}

@@ -209,11 +209,14 @@ TEARING = replace(STORM, out_of_memory=0.4, pause_every_s=0.7, crash_every_s=0.0
 DYING_HEADS = Faults(lost=0.03, head_crash=1.0)
 """Nobody releases or keeps a dead head's sessions, and no node restarts and forgets them."""
 
+STALLING = Faults(stalled=0.8, stall_max_s=40.0)
+"""Clients stop reading, so sessions go untouched at different times."""
+
 MUTANTS = (
     Mutant("keep after a torn step", Parts(store=KeepsTornSession), DOUBLING),
     Mutant("check-then-act", Parts(store=ChecksThenActs)),
     Mutant("stale abandon frees the new cache", Parts(store=StaleAbandonFreesNewer), TEARING),
-    Mutant("LRU order", Parts(store=EvictsMostRecentlyUsed), DYING_HEADS),
+    Mutant("LRU order", Parts(store=EvictsMostRecentlyUsed), STALLING),
     Mutant("`!=` weakened", Parts(store=AcceptsLongerSessions), DOUBLING),
     Mutant("late prefill of an old attempt", Parts(store=AcceptsOlderAttempts)),
     Mutant("old middle node trusted", Parts(generation=TrustsSilentHops), CALM),

@@ -56,6 +56,9 @@ class ChatPlan:
     stop_ids: frozenset[int] = frozenset()
     leaves_after: int | None = None
     leaves_after_s: float | None = None
+    stalls_after: int | None = None
+    """After so many tokens it takes no more for `stalls_s`."""
+    stalls_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ def plan(seed: int, faults: Faults) -> ClusterPlan:
     heads = rng.randint(1, 3)
     greedy = shape == "old"
     chats = tuple(_chat(rng, index, heads, faults, greedy) for index in range(rng.randint(2, 7)))
+    chats = _stalling(chats, random.Random(f"stalls {seed}"), faults)
     crashing = frozenset(h for h in range(1, heads) if rng.random() < faults.head_crash)
     roomy = shape in ("plain", "spares")
     legacy = frozenset(h for h in range(heads) if roomy and rng.random() < 0.25)
@@ -132,6 +136,22 @@ def _chat(rng: random.Random, index: int, heads: int, faults: Faults, greedy: bo
         stop_ids=frozenset(rng.sample(range(VOCABULARY), rng.randint(0, 2))),
         leaves_after=rng.randint(1, tokens_max) if rng.random() < faults.cancelled else None,
         leaves_after_s=rng.uniform(0.0, 3.0) if rng.random() < faults.cancelled / 2 else None,
+    )
+
+
+def _stalling(
+    chats: tuple[ChatPlan, ...], rng: random.Random, faults: Faults
+) -> tuple[ChatPlan, ...]:
+    """Some clients stop reading for a while, and their sessions go untouched."""
+    return tuple(
+        replace(
+            chat,
+            stalls_after=rng.randint(1, chat.tokens_max),
+            stalls_s=rng.uniform(0.0, faults.stall_max_s),
+        )
+        if rng.random() < faults.stalled
+        else chat
+        for chat in chats
     )
 
 
