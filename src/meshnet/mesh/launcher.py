@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -198,13 +200,21 @@ async def _stop(process: Process, timeout_s: float) -> None:
     if process.returncode is not None:
         return
     assert process.stdin is not None
-    with suppress(ProcessLookupError):
-        process.terminate()
+    _signal(process, signal.SIGTERM)
     process.stdin.close()
     try:
         async with asyncio.timeout(timeout_s):
             await process.wait()
     except TimeoutError:
-        with suppress(ProcessLookupError):
-            process.kill()
+        _signal(process, signal.SIGKILL)
         await process.wait()
+
+
+def _signal(process: Process, number: signal.Signals) -> None:
+    """Signal a process whose end we were not told of.
+
+    Not by `Process.terminate`: it polls first, which takes the exit code of a process that has
+    just ended away from the watcher, who then reports 255.
+    """
+    with suppress(ProcessLookupError):
+        os.kill(process.pid, number)
