@@ -104,7 +104,11 @@ class Settings(BaseSettings):
         32, ge=0, le=4096, description="Requests that may wait in the gateway"
     )
     request_timeout_seconds: float = Field(600.0, gt=0, description="Deadline of one API request")
-    hop_timeout_seconds: float = Field(30.0, gt=0, description="Deadline of one step on one node")
+    hop_timeout_seconds: float = Field(
+        30.0,
+        gt=0,
+        description="How long a node may be silent about a step; 8 times that while it shows it is at it",
+    )
     start_timeout_seconds: float = Field(300.0, gt=0, description="Deadline of a node's start")
     log_format: LogFormat = Field(LogFormat.CONSOLE, description="`console` or `json`")
     log_level: LogLevel = Field(LogLevel.INFO, description="`debug`, `info`, `warning` or `error`")
