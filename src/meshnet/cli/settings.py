@@ -107,7 +107,7 @@ class Settings(BaseSettings):
     hop_timeout_seconds: float = Field(
         30.0,
         gt=0,
-        description="How long a node may be silent about a step; 8 times that while it shows it is at it",
+        description="Time of one step on one node; 8 times as long while the node is at it",
     )
     start_timeout_seconds: float = Field(300.0, gt=0, description="Deadline of a node's start")
     log_format: LogFormat = Field(LogFormat.CONSOLE, description="`console` or `json`")
