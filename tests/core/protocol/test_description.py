@@ -101,3 +101,18 @@ def test_a_session_is_read_as_it_was_told(prefix, attempt):
     session = SessionDescription(SessionId("s"), LayerRange(0, 9), 17, prefix, attempt, 4096)
 
     assert decode_session(encode_session(session), LIMITS) == session
+
+
+def test_a_node_holds_one_shard_of_a_model():
+    twice = replace(NODE, shards=(SHARD, replace(SHARD, layers=LayerRange(0, 5))))
+
+    with pytest.raises(BadField, match="one shard of a model"):
+        decode_node(encode_node(twice), LIMITS)
+
+
+def test_a_node_cannot_hold_up_routing_with_thousands_of_runs():
+    runs = tuple(LayerRange(start, start + 2) for start in range(0, 200, 2))
+    cut_up = replace(SHARD, layers_total=400, inseparable=runs)
+
+    with pytest.raises(BadField, match="inseparable"):
+        decode_node(encode_node(replace(NODE, shards=(cut_up,))), LIMITS)

@@ -25,7 +25,8 @@ from meshnet.core.vocabulary import (
 )
 
 SHARDS_MAX = 64
-INSEPARABLE_MAX = 512
+INSEPARABLE_MAX = 64
+"""Routing tries a cut at each: more would hold up every request."""
 
 
 def encode_node(node: NodeDescription) -> bytes:
@@ -75,12 +76,15 @@ def _shard_values(shard: ShardDescription) -> dict[str, Any]:
 def decode_node(data: Buffer, limits: Limits) -> NodeDescription:
     """Read `GET /node`. Raises BadField."""
     fields = read_object(data, "node", limits)
+    shards = tuple(_shard(entry) for entry in fields.objects("shards", count_max=SHARDS_MAX))
+    if len({shard.model for shard in shards}) < len(shards):
+        raise fields.refuse("shards", "one shard of a model")
     return NodeDescription(
         node=NodeId(fields.text("node")),
         wire=fields.integer("wire"),
         pid=fields.integer("pid"),
         ready=fields.truth("ready"),
-        shards=tuple(_shard(entry) for entry in fields.objects("shards", count_max=SHARDS_MAX)),
+        shards=shards,
         sessions=fields.integer("sessions"),
         sessions_max=fields.integer("sessions_max"),
         kv_bytes=fields.integer("kv_bytes"),
