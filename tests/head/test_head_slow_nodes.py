@@ -141,6 +141,25 @@ def test_a_frozen_node_is_given_up_as_soon_as_before():
     run(main, 0)
 
 
+def test_a_head_that_closes_does_not_wait_for_a_step_that_takes_long():
+    async def main():
+        cluster = Cluster()
+
+        async def hang(node: NodeId, request: ForwardRequest) -> None:
+            await asyncio.sleep(1000.0)
+
+        cluster.before_forward = hang
+        async with running(cluster) as head:
+            chatting = asyncio.create_task(collect(head, request()))
+            await asyncio.sleep(10.0)
+
+        assert asyncio.get_running_loop().time() < 15.0
+        chatting.cancel()
+        await asyncio.wait([chatting])
+
+    run(main, 0)
+
+
 def test_no_word_about_places_is_sent_once_a_chat_has_ended():
     async def main():
         cluster = Cluster(sessions_max=1)

@@ -13,7 +13,7 @@ Nothing depends on a word arriving: a place that was lost costs one refill.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 
 from meshnet.core.generation.transcript import Forward
@@ -28,12 +28,27 @@ class PlaceKeeper:
     """For one head. `every_s` must be well below the time for which nodes keep a place."""
 
     def __init__(self, client: HopClient, tasks: asyncio.TaskGroup, *, every_s: float) -> None:
-        self.client, self.tasks, self.every_s = client, tasks, every_s
-        self.stopped = False
+        self.client, self.every_s = client, every_s
+        self._tasks = tasks
+        self._telling: set[asyncio.Task[None]] = set()
+        self._stopped = False
 
     def stop(self) -> None:
         """Tell nobody any more: the task group is closing."""
-        self.stopped = True
+        self._stopped = True
+        for task in self._telling:
+            task.cancel()
+
+    def start(
+        self, telling: Callable[[], Coroutine[None, None, None]]
+    ) -> asyncio.Task[None] | None:
+        """Run `telling` until it is cancelled; None: nobody is told any more."""
+        if self._stopped:
+            return None
+        task = self._tasks.create_task(telling())
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+        return task
 
     def places(self, session: SessionId, model: ModelId, tokens: int) -> Places:
         return Places(self, session, model, tokens)
@@ -83,8 +98,7 @@ class Places:
         return longest + self._keeper.every_s
 
     def _start(self, asked: Forward, hops: Sequence[Hop], heard: Heard) -> None:
-        if not self._keeper.stopped:
-            self._telling = self._keeper.tasks.create_task(self._tell(asked, hops, heard))
+        self._telling = self._keeper.start(lambda: self._tell(asked, hops, heard))
 
     async def _tell(self, asked: Forward, hops: Sequence[Hop], heard: Heard) -> None:
         every_s = self._keeper.every_s
