@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.core.generation.talk import Talk, activation, route_of
 
 from meshnet.core.generation.transcript import (
+    Alive,
     Cancelled,
     Delivered,
     Emit,
@@ -59,6 +60,7 @@ routes = st.builds(
 strays: st.SearchStrategy[GenerationEvent] = st.one_of(
     st.builds(Replied, refs, replies),
     st.builds(Lost, refs, st.just("lost")),
+    st.builds(Alive, refs),
     st.builds(Rerouted, routes),
     st.builds(NoRoute, st.just("none")),
     st.sampled_from([Tick(), Started(), Delivered()]),
@@ -105,6 +107,7 @@ class Player:
             case Forward() if answer is None:
                 self.tell(Lost(asked.ref, "lost"))
             case Forward() if answer is RIGHT:
+                self.tell(Alive(asked.ref))
                 self.tell(Replied(asked.ref, self.talk.right_answer(7, self.hops)))
             case Forward():
                 self.tell(Replied(asked.ref, answer))  # type: ignore[arg-type]
