@@ -379,6 +379,17 @@ class ModelError(MeshnetError):
     pass
 
 
+class TextTooLong(MeshnetError):
+    """A prompt so long that its ids need not be counted: there are more than the context holds."""
+
+    def __init__(self, tokens_at_least: int, context_length: int) -> None:
+        super().__init__(
+            f"the prompt has more than {tokens_at_least} tokens, "
+            f"the model's context {context_length}"
+        )
+        self.tokens_at_least = tokens_at_least
+
+
 class TemplateError(MeshnetError):
     pass
 

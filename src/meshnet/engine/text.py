@@ -20,11 +20,13 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from meshnet.core.vocabulary import ModelError, ModelId, NoTemplate, TemplateError
+from meshnet.core.vocabulary import ModelError, ModelId, NoTemplate, TemplateError, TextTooLong
 from meshnet.engine.context import UNLIMITED_CONTEXT, stated_context
 from meshnet.engine.decoding import Pieces, StreamDecoder
 from meshnet.engine.templates import rendered
 
+_PIECE_CHARACTERS = 64 * 1024
+_PIECE_TOKENS_SPARE = 1024
 _GENERIC_CLASSES = ("TokenizersBackend", "PreTrainedTokenizerFast")
 _OWN_ARGUMENTS = frozenset(
     (
@@ -109,10 +111,28 @@ class HFText:
         """Ids of a raw prompt; `special` adds what the tokenizer adds, mostly BOS.
 
         The batch form releases the interpreter while it works, which `encode` does not: a prompt
-        of megabytes would stop every other request of the process (pit A91).
+        of megabytes would stop every other request of the process (pit A91). Raises TextTooLong.
         """
+        self._refuse_hopeless(text)
+        return self._ids(text, special=special)
+
+    def _ids(self, text: str, *, special: bool) -> list[int]:
         (encoded,) = self._backend.encode_batch_fast([text], add_special_tokens=special)
         return list(encoded.ids)
+
+    def _refuse_hopeless(self, text: str) -> None:
+        """Raise TextTooLong as soon as pieces of the text have twice the ids that would fit.
+
+        The tokenizer takes 150 bytes and more for each character, so 30 MB at once would take
+        all memory. A cut may add a few ids to each piece, never as many as the piece is long.
+        """
+        if len(text) <= _PIECE_CHARACTERS:
+            return
+        tokens = 0
+        for start in range(0, len(text), _PIECE_CHARACTERS):
+            tokens += len(self._ids(text[start : start + _PIECE_CHARACTERS], special=False))
+            if tokens > 2 * self.context_length + _PIECE_TOKENS_SPARE:
+                raise TextTooLong(tokens // 2, self.context_length)
 
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], template_kwargs: Mapping[str, Any]
@@ -122,6 +142,7 @@ class HFText:
         Raises:
             NoTemplate: the model has no chat template.
             TemplateError: the template refuses the messages; carries its own message.
+            TextTooLong: the chat cannot fit the context.
         """
         if not self.has_template:
             raise NoTemplate(

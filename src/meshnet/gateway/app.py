@@ -118,6 +118,8 @@ def _add(
 ) -> None:
     _add_route(app, f"/v1{path}", endpoint, method, described)
     app.add_api_route(path, endpoint, methods=[method], include_in_schema=False)
+    if method == "GET":
+        _answer_head(app, path, endpoint)
 
 
 def _add_route(
@@ -126,6 +128,13 @@ def _add_route(
     app.add_api_route(
         path, endpoint, methods=[method], openapi_extra=described, response_class=Response
     )
+    if method == "GET":
+        _answer_head(app, path, endpoint)
+
+
+def _answer_head(app: FastAPI, path: str, endpoint: Endpoint) -> None:
+    """What may be got may be asked about: load balancers probe with HEAD."""
+    app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshnet.core.generation.transcript import FinishReason
-from meshnet.core.vocabulary import NoTemplate, TemplateError
+from meshnet.core.vocabulary import NoTemplate, TemplateError, TextTooLong
 from meshnet.gateway.answering import Job, Service, envelope
 from meshnet.gateway.assembly import Piece, PlacedToken
 from meshnet.gateway.errors import ApiError, invalid
 from meshnet.gateway.fields import read_json_object
 from meshnet.gateway.logprobs import chat_logprobs
-from meshnet.gateway.planning import plan
+from meshnet.gateway.planning import Choices, plan, too_long
 from meshnet.gateway.ports import TextModel
 from meshnet.gateway.requests import ChatRequest, read_chat
 
@@ -30,12 +30,12 @@ def prepare_chat(service: Service, body: bytes, trace: str) -> Job:
     asked = read_chat(read_json_object(body), service.settings.limits, text.vocab_size)
     service.check_model(asked.model)
     choices = service.choices(asked, trace=trace, where="messages")
-    planned = plan(_render(text, asked), text, choices)
+    planned = plan(_render(text, asked, choices), text, choices)
     form = ChatForm(envelope(service, "chatcmpl"), text, asked.sampling.logprobs)
     return Job((planned,), form, asked.delivery, asked.ignored)
 
 
-def _render(text: TextModel, asked: ChatRequest) -> list[int]:
+def _render(text: TextModel, asked: ChatRequest, choices: Choices) -> list[int]:
     try:
         return text.render_chat(list(asked.messages), dict(asked.template_kwargs))
     except NoTemplate:
@@ -45,6 +45,8 @@ def _render(text: TextModel, asked: ChatRequest) -> list[int]:
             code="no_chat_template",
             param="messages",
         ) from None
+    except TextTooLong as error:
+        raise too_long(error, text, choices) from None
     except TemplateError as error:
         raise invalid(
             "messages", f"the model's chat template refuses them: {error}", code="template_error"

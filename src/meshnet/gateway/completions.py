@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from meshnet.core.vocabulary import TextTooLong
 from meshnet.gateway.answering import Job, Service, envelope
 from meshnet.gateway.assembly import Piece, PlacedToken
 from meshnet.gateway.fields import read_json_object
 from meshnet.gateway.logprobs import completion_logprobs
-from meshnet.gateway.planning import plan
+from meshnet.gateway.planning import Choices, plan, too_long
 from meshnet.gateway.ports import TextModel
 from meshnet.gateway.requests import Prompt, read_completion
 
@@ -25,13 +26,18 @@ def prepare_completion(service: Service, body: bytes, trace: str) -> Job:
     asked = read_completion(read_json_object(body), service.settings.limits, text.vocab_size)
     service.check_model(asked.model)
     choices = service.choices(asked, trace=trace, where="prompt")
-    plans = tuple(plan(_ids(text, prompt), text, choices) for prompt in asked.prompts)
+    plans = tuple(plan(_ids(text, prompt, choices), text, choices) for prompt in asked.prompts)
     form = CompletionForm(envelope(service, "cmpl"), text, asked.sampling.logprobs)
     return Job(plans, form, asked.delivery, asked.ignored)
 
 
-def _ids(text: TextModel, prompt: Prompt) -> list[int]:
-    return text.encode(prompt, special=True) if isinstance(prompt, str) else list(prompt)
+def _ids(text: TextModel, prompt: Prompt, choices: Choices) -> list[int]:
+    if not isinstance(prompt, str):
+        return list(prompt)
+    try:
+        return text.encode(prompt, special=True)
+    except TextTooLong as error:
+        raise too_long(error, text, choices) from None
 
 
 @dataclass(frozen=True, slots=True)

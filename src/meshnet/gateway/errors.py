@@ -80,12 +80,16 @@ def unsupported(param: str, message: str) -> ApiError:
     return invalid(param, message, code="unsupported_parameter")
 
 
-def context_exceeded(*, limit: int, prompt: int, completion: int, where: str) -> ApiError:
-    """The wording agents and proxies look for (LiteLLM, Cline)."""
+def context_exceeded(
+    *, limit: int, prompt: int, completion: int, where: str, counted: bool = True
+) -> ApiError:
+    """The wording agents and proxies look for (LiteLLM, Cline); `counted`: not only estimated."""
+    about = "" if counted else "more than "
     return ApiError(
         400,
         f"This model's maximum context length is {limit} tokens. However, you requested "
-        f"{prompt + completion} tokens ({prompt} in the {where}, {completion} in the completion). "
+        f"{about}{prompt + completion} tokens ({about}{prompt} in the {where}, "
+        f"{completion} in the completion). "
         f"Please reduce the length of the {where} or completion.",
         code="context_length_exceeded",
         param=where,

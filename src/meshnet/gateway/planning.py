@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
-from meshnet.core.vocabulary import POSITIONS_MAX, SamplingParams
-from meshnet.gateway.errors import context_exceeded, invalid, unsupported
+from meshnet.core.vocabulary import POSITIONS_MAX, SamplingParams, TextTooLong
+from meshnet.gateway.errors import ApiError, context_exceeded, invalid, unsupported
 from meshnet.gateway.ports import TextModel
 from meshnet.gateway.requests import SamplingFields
 from meshnet.head import GenerationRequest
@@ -71,6 +71,17 @@ def plan(prompt: list[int], text: TextModel, choices: Choices) -> Plan:
         trace=choices.trace,
     )
     return Plan(request, fields.stops)
+
+
+def too_long(error: TextTooLong, text: TextModel, choices: Choices) -> ApiError:
+    """The refusal of a prompt whose ids were not all counted."""
+    return context_exceeded(
+        limit=text.context_length,
+        prompt=error.tokens_at_least,
+        completion=choices.tokens_max or 1,
+        where=choices.where,
+        counted=False,
+    )
 
 
 def _tokens_max(prompt_tokens: int, context_length: int, choices: Choices) -> int:

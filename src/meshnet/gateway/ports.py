@@ -64,7 +64,9 @@ class TextModel(Protocol):
     @property
     def generation_defaults(self) -> GenerationDefaults | None: ...
 
-    def encode(self, text: str, *, special: bool) -> list[int]: ...
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """Ids of a raw prompt. Raises TextTooLong where that needs no counting."""
+        ...
 
     def render_chat(
         self, messages: list[dict[str, Any]], template_kwargs: dict[str, Any]

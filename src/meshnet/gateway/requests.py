@@ -281,6 +281,8 @@ def _template_kwargs(fields: Fields) -> Mapping[str, Any]:
             raise invalid(
                 f"chat_template_kwargs.{name}", f"expected a string or a bool, got {kind(argument)}"
             )
+        if isinstance(argument, str):
+            as_text(f"chat_template_kwargs.{name}", argument)
     effort = fields.text("reasoning_effort")
     return kwargs if effort is None else {"reasoning_effort": effort} | kwargs
 

@@ -17,6 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from meshnet.core.vocabulary import MeshnetError
+from meshnet.gateway.errors import ApiError, error_response
 from meshnet.gateway.loopback import is_loopback
 from meshnet.gateway.settings import GatewaySettings
 from meshnet.wire.serving import bind, http_protocol
@@ -52,8 +53,9 @@ async def serve_gateway(
         server = _Server(
             uvicorn.Config(
                 app,
-                http=http_protocol(),
+                http=http_protocol(_not_http),
                 log_config=None,
+                log_level="error",
                 access_log=False,
                 ws="none",
                 lifespan="off",
@@ -66,6 +68,10 @@ async def serve_gateway(
         await server.serve([listener])
     if server.was_cancelled:
         raise asyncio.CancelledError
+
+
+def _not_http(message: str) -> bytes:
+    return bytes(error_response(ApiError(400, message)).body)
 
 
 class _Server(uvicorn.Server):

@@ -82,6 +82,9 @@ def _level_of(event: Event) -> LogLevel:
             return LogLevel.DEBUG
         case SessionEvicted(reason="released"):
             return LogLevel.DEBUG
+        case GatewayAnswered(path="/ready", status=503):
+            # A probe that asks while nodes load: it has its answer.
+            return LogLevel.DEBUG
         case GatewayAnswered(status=status) if status >= 500:
             return LogLevel.ERROR
         case GatewayAnswered(method="GET", status=status) if status < 400:

@@ -96,6 +96,7 @@ def _config(app: Any) -> uvicorn.Config:
         ws="none",
         lifespan="off",
         log_config=None,
+        log_level="error",
         access_log=False,
         proxy_headers=False,
         server_header=False,
@@ -107,10 +108,15 @@ def _config(app: Any) -> uvicorn.Config:
     )
 
 
-def http_protocol() -> Any:
-    """The bounded parser: httptools where it is installed, a third of the time of pure Python."""
+def http_protocol(refusal: Callable[[str], bytes] | None = None) -> Any:
+    """The bounded parser: httptools where it is installed, a third of the time of pure Python.
+
+    `refusal` makes the body for what is no HTTP at all; absent: a node's.
+    """
     if importlib.util.find_spec("httptools") is None:
         return "h11"
-    from meshnet.wire.http_bounds import BoundedHttpProtocol
+    from meshnet.wire.http_strangers import TolerantHttpProtocol
 
-    return BoundedHttpProtocol
+    if refusal is None:
+        return TolerantHttpProtocol
+    return type("GatewayProtocol", (TolerantHttpProtocol,), {"refusal": staticmethod(refusal)})

@@ -1,0 +1,54 @@
+"""uvicorn's HTTP protocol for peers that speak something else: told in JSON, or understood.
+
+Java's client asks for HTTP/2 on every first request (`Upgrade: h2c`), and the parser would take
+the rest of such a request, its body, for that other protocol. We speak no other, so the header is
+renamed before it is parsed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from meshnet.wire.http_bounds import BoundedHttpProtocol
+
+_UPGRADE = re.compile(rb"\r\nupgrade(?=[ \t]*:)", re.IGNORECASE)
+
+
+def node_refusal(message: str) -> bytes:
+    """A node's body for what is no HTTP."""
+    return json.dumps({"error": "bad_request", "message": message}).encode()
+
+
+def without_upgrade(data: bytes) -> bytes:
+    """Rename the header that asks for another protocol, in the request head that `data` begins."""
+    end = data.find(b"\r\n\r\n")
+    head = data if end < 0 else data[:end]
+    if b"pgrade" not in head:
+        return data
+    return _UPGRADE.sub(b"\r\nx-upgrade", head) + data[len(head) :]
+
+
+class TolerantHttpProtocol(BoundedHttpProtocol):
+    refusal = staticmethod(node_refusal)
+    """The body that says to a peer what was wrong: each server has its own form."""
+    _head_next = True
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(without_upgrade(data) if self._head_next else data)
+
+    def on_headers_complete(self) -> None:
+        self._head_next = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._head_next = True
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        body = self.refusal("This is not a request in HTTP/1.1.")
+        self.transport.write(
+            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(body), body)
+        )
+        self.transport.close()

@@ -1,0 +1,53 @@
+"""Peers that speak something else than plain HTTP/1.1."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.gateway.api import USER, Gateway
+from tests.wire.echoing import spoken
+
+from meshnet.wire.http_strangers import node_refusal, without_upgrade
+
+H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+async def test_a_client_that_asks_for_http2_gets_its_body_read(pieces: int):
+    """Java's HttpClient does with every first request; the parser took the body for HTTP/2."""
+    gateway = Gateway()
+    body = json.dumps({"model": "default", "messages": USER, "max_tokens": 1}).encode()
+    head = (
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/json\r\n" + H2C + b"Content-Length: %d\r\n\r\n" % len(body)
+    )
+    said = [head + body] if pieces == 1 else [head, body]
+
+    async with gateway.served() as url:
+        told = await spoken(url, *said)
+
+    assert told is not None
+    assert told.status == 200
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\x16\x03\x01\x02\x00\r\n\r\n", b"BREW / HTTP/1.1\r\n\r\n", b"\0\0\r\n"]
+)
+async def test_what_is_no_http_is_told_in_the_gateways_own_form(garbage: bytes):
+    async with Gateway().served() as url:
+        told = await spoken(url, garbage)
+
+    assert told is not None
+    assert told.status == 400
+    assert json.loads(told.body)["error"]["type"] == "invalid_request_error"
+
+
+def test_a_body_that_mentions_an_upgrade_is_left_alone():
+    data = b"POST / HTTP/1.1\r\nA: b\r\n\r\nx\r\nUpgrade: h2c\r\n"
+
+    assert without_upgrade(data) == data
+
+
+def test_a_nodes_refusal_is_its_own_json():
+    assert set(json.loads(node_refusal("x"))) == {"error", "message"}
