@@ -1,7 +1,7 @@
 # The same targets serve a laptop, the README and CI. `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-PYTHON ?= python3.11
+PYTHON ?= $(or $(shell command -v python3.11 || command -v python3),python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -15,6 +15,8 @@ setup: $(STAMP) ## Create .venv with everything pinned in constraints.txt
 
 $(STAMP): pyproject.toml constraints.txt
 	@echo "setup: creating $(VENV) and installing meshnet (torch is about 200 MB; later runs skip this)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "setup: Python 3.11 or newer is needed; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 5 -c constraints.txt torch
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 5 -c constraints.txt -e '.[dev]'
