@@ -77,6 +77,10 @@ class ApiClient:
                 f"nothing answers at {self.url}. Start a mesh with `meshnet up`, "
                 "or name its gateway by --url."
             ) from None
+        except httpx2.UnsupportedProtocol:
+            raise ApiError(
+                f"--url: expected a URL such as http://127.0.0.1:8000, got {self.url!r}"
+            ) from None
         except httpx2.HTTPError as error:
             raise ApiError(f"{self.url}: {type(error).__name__}: {error}") from None
         except httpx2.InvalidURL as error:
@@ -100,8 +104,19 @@ def _check(response: httpx2.Response) -> None:
         return
     response.read()
     try:
-        message = response.json()["error"]["message"]
+        error = response.json()["error"]
     except (ValueError, KeyError, TypeError):
-        message = response.text[:200]
-    hint = " Set MESHNET_API_KEYS to a key it knows." if response.status_code == 401 else ""
+        error = None
+    if isinstance(error, str):
+        raise ApiError(f"no gateway answers at {response.url}: is that a node?")
+    message = error.get("message") if isinstance(error, dict) else response.text[:200]
+    hint = _hint(response.status_code, error.get("code") if isinstance(error, dict) else None)
     raise ApiError(f"the gateway answered {response.status_code}: {message}{hint}")
+
+
+def _hint(status: int, code: object) -> str:
+    if status == 401:
+        return " Set MESHNET_API_KEYS to a key it knows."
+    if code == "context_length_exceeded":
+        return " In a chat /reset forgets the conversation, and --max-tokens shortens the answers."
+    return ""
