@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import socket
@@ -127,3 +128,12 @@ def test_a_taken_port_is_told_before_a_gateway_loads_anything(tmp_path: Path):
     assert told.returncode == 1
     assert b"Choose another --port" in told.stderr
     assert b"no such model" not in told.stderr
+
+
+def test_a_prompt_beyond_the_context_is_told_in_its_own_words(tiny_model_dir: Path, tmp_path: Path):
+    told = command("run", "word " * 600, "--model", str(tiny_model_dir), "--json", cwd=tmp_path)
+
+    assert told.returncode == 1
+    assert re.fullmatch(
+        r"error: PROMPT: \d+ tokens, and the context of the model holds 512, .*\n", told.stderr
+    )

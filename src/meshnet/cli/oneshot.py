@@ -21,12 +21,20 @@ from meshnet.cli.report import NodeReport, as_json, print_table
 from meshnet.cli.serving import run_loop, stop_on_signals
 from meshnet.cli.settings import Settings
 from meshnet.cli.up import announce_start
-from meshnet.core.vocabulary import SamplingParams
+from meshnet.core.vocabulary import MeshnetError, SamplingParams
 from meshnet.engine.models.pull import LocalModel
 from meshnet.head import FinishEvent, GenerationRequest
 
 INTERRUPTED = 130
 """Exit status of a shell command that SIGINT ended."""
+
+
+class PromptTooLong(MeshnetError):
+    def __init__(self, tokens: int, context_length: int) -> None:
+        super().__init__(
+            f"PROMPT: {tokens} tokens, and the context of the model holds {context_length}, "
+            "at least one for the answer"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +91,8 @@ async def _answered(
     settings: Settings, composition: Composition, ask: Ask, stop: asyncio.Event, *, quiet: bool
 ) -> Answer:
     prompt = prompt_ids(composition.text, ask.prompt)
+    if len(prompt) >= composition.text.context_length:
+        raise PromptTooLong(len(prompt), composition.text.context_length)
     answer = Answer(prompt_tokens=len(prompt))
     decoder = composition.text.decoder()
     request = GenerationRequest(
