@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.head.cluster import C, Cluster, collect, expected, request, running
+from tests.head.cluster import LAYERS, A, B, C, Cluster, collect, expected, request, running
 
 from meshnet.core.generation.limits import GenerationLimits, StepTimeout
-from meshnet.core.protocol.messages import ForwardRequest
-from meshnet.core.vocabulary import NodeId
+from meshnet.core.generation.transcript import Forward, Replied, StepRef
+from meshnet.core.protocol.messages import Code, ForwardRequest, Mode, Refusal
+from meshnet.core.vocabulary import Hop, NodeId, SessionId
 from meshnet.head import Head, HeadLimits
+from meshnet.head.keeping import PlaceKeeper
 from meshnet.simulation.loop import run
+from meshnet.simulation.toy_shard import TOY_MODEL
 
 STEP_S = 4.0
 """With three hops, 8 s pass between two steps of a session on one node; its pin lasts 5."""
@@ -172,5 +175,32 @@ def test_no_word_about_places_is_sent_once_a_chat_has_ended():
             assert told > 3
             assert len(cluster.reserves) == told
             assert cluster.sessions() == 0
+
+    run(main, 0)
+
+
+async def kept_places(cluster: Cluster, refusal: Refusal | None) -> set[NodeId]:
+    """Where a place is kept during a long step at the first hop, after `refusal` there."""
+    hops = tuple(Hop(node, layers) for node, layers in LAYERS.items())
+    ref = StepRef(1, 1, 0)
+    asked = Forward(ref, hops[0], ForwardRequest(Mode.PREFILL), timeout_s=60.0, silence_s=60.0)
+    async with asyncio.TaskGroup() as tasks:
+        keeper = PlaceKeeper(cluster, tasks, every_s=2.0)
+        places = keeper.places(SessionId("s"), TOY_MODEL, 8)
+        if refusal is not None:
+            places.told(asked, Replied(ref, refusal), is_last=False)
+        with places.kept(asked, hops, lambda hop: None):
+            await asyncio.sleep(9.0)
+    return {node for node, _ in cluster.reserves}
+
+
+def test_a_generation_refused_somewhere_keeps_no_place_elsewhere():
+    """Two that wait for room would each hold what the other needs, for ever."""
+
+    async def main():
+        full = Refusal(Code.NO_ROOM, "full")
+
+        assert await kept_places(Cluster(), None) == {A, B, C}
+        assert await kept_places(Cluster(), full) == {A}
 
     run(main, 0)

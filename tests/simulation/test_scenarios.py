@@ -7,8 +7,8 @@ import pytest
 
 from meshnet.core.vocabulary import NodeId, SamplingParams
 from meshnet.simulation.clients import Ending
-from meshnet.simulation.faults import CALM, Faults
-from meshnet.simulation.plan import CUTS, ChatPlan, ClusterPlan, NodePlan
+from meshnet.simulation.faults import CALM, STORM, Faults
+from meshnet.simulation.plan import CUTS, ChatPlan, ClusterPlan, NodePlan, plan
 from meshnet.simulation.world import World, simulate_plan
 
 LOOPBACK = Faults(delay_max_s=0.002)
@@ -130,3 +130,11 @@ def test_a_new_chat_starts_within_ten_seconds_after_a_head_died_with_eight_sessi
 
     assert history.complaints == ()
     assert began[0] - 4.0 < 10.0
+
+
+def test_the_older_of_two_sessions_goes_on_though_each_holds_what_the_other_needs():
+    """Seed 10297: bytes were short on one node, places on the next; 991 refills and no end."""
+    history = simulate_plan(10297, plan(10297, STORM), STORM)
+
+    assert history.complaints == ()
+    assert history.refills < 20

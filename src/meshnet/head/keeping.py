@@ -7,6 +7,9 @@ free; so do those of a client that takes no tokens. A hop that says that a step 
 there is alive: it computes, or has others' steps before ours. (Where nothing is cached, any word
 is taken for a sign of life.)
 
+A generation that some hop refused keeps no place elsewhere until a step has passed every hop: two
+that wait for room would each hold what the other needs, for ever.
+
 Nothing depends on a word arriving: a place that was lost costs one refill.
 """
 
@@ -16,8 +19,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 
-from meshnet.core.generation.transcript import Forward
-from meshnet.core.protocol.messages import Mode, Reserved, ReserveRequest
+from meshnet.core.generation.transcript import Forward, Lost, Replied
+from meshnet.core.protocol.messages import Mode, Refusal, Reserved, ReserveRequest
 from meshnet.core.vocabulary import Hop, HopLost, ModelId, SessionId
 from meshnet.head.client import HopClient
 
@@ -65,11 +68,19 @@ class Places:
         self._began_at = self._loop.time()
         self._heard_at: dict[Hop, float] = {}
         self._telling: asyncio.Task[None] | None = None
+        self._refused = False
+
+    def told(self, asked: Forward, event: Replied | Lost, *, is_last: bool) -> None:
+        """Note what became of a question; `is_last`: of the route's last hop."""
+        if isinstance(event, Replied) and isinstance(event.reply, Refusal):
+            self._refused = True
+        elif isinstance(event, Replied) and is_last:
+            self._refused = False
 
     @contextmanager
     def kept(self, asked: Forward, hops: Sequence[Hop], heard: Heard) -> Iterator[None]:
         """Hold the places until the block ends, in which `asked` is carried out."""
-        if asked.request.mode is Mode.STATELESS:
+        if asked.request.mode is Mode.STATELESS or self._refused:
             hops = (asked.hop,)
         over = False
 
@@ -92,7 +103,7 @@ class Places:
                 self._telling = None
 
     def _due_at(self, asked: Forward, hops: Sequence[Hop]) -> float:
-        if asked.request.mode is Mode.STATELESS:
+        if all(hop == asked.hop for hop in hops):
             return self._loop.time() + self._keeper.every_s
         longest = min(self._heard_at.get(hop, self._began_at) for hop in hops)
         return longest + self._keeper.every_s

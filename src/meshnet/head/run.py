@@ -114,10 +114,13 @@ class GenerationRun:
                         self._machine.handle(Alive(asked.ref), self._clock())
                         limit.reschedule(self._machine.deadline())
 
-                with self._places.kept(asked, self._machine.route.hops, heard):
-                    return await self._calls.forward(asked)
+                hops = self._machine.route.hops
+                with self._places.kept(asked, hops, heard):
+                    event = await self._calls.forward(asked)
         except TimeoutError:
             return Tick()
+        self._places.told(asked, event, is_last=asked.hop == hops[-1])
+        return event
 
     def _finish(self, finish: Finish) -> FinishEvent:
         stats = finish.stats

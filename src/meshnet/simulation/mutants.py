@@ -77,7 +77,7 @@ class StaleAbandonFreesNewer(Real):
 class EvictsMostRecentlyUsed(Real):
     """Evicts the session that was used last."""
 
-    def _count_victim(self, now: float, *, anyone: bool) -> Any:
+    def _count_victim(self, elder: SessionId | None, now: float, *, anyone: bool) -> Any:
         entries = self._shelf.entries.values()
         used = {id(entry): entry.used_at for entry in entries}
         newest = max(used.values(), default=0.0)
@@ -85,7 +85,7 @@ class EvictsMostRecentlyUsed(Real):
         for entry in idle:
             entry.used_at = newest - used[id(entry)]
         try:
-            return super()._count_victim(newest + self._shelf.pin_s, anyone=anyone)
+            return super()._count_victim(elder, newest + self._shelf.pin_s, anyone=anyone)
         finally:
             for entry in entries:
                 entry.used_at = used[id(entry)]

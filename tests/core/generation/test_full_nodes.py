@@ -12,6 +12,7 @@ from meshnet.core.generation.transcript import (
     Answered,
     Fail,
     FailureCode,
+    Forward,
     NoRoute,
     PlaceFreed,
     Release,
@@ -19,7 +20,7 @@ from meshnet.core.generation.transcript import (
     Rerouted,
 )
 from meshnet.core.protocol.messages import Code, Refusal
-from meshnet.core.vocabulary import NodeId
+from meshnet.core.vocabulary import MissReason, NodeId
 
 BUSY = Refusal(Code.NO_ROOM, "full", retry_after_s=2.0)
 
@@ -139,3 +140,21 @@ def test_however_long_a_prefill_took_the_wait_is_bounded():
     talk.pass_deadline()
 
     assert talk.now - refused_at == pytest.approx(LIMITS.asked_wait_most_s)
+
+
+def test_a_preempted_session_waits_instead_of_spending_its_refills():
+    """The older session needs the bytes now: refills at once would all meet the same refusal."""
+    talk = Talk(prompt=(1, 2, 3, 4, 5))
+    talk.step()
+    talk.step(token=7)
+    preempted = Refusal(Code.CACHE_MISS, "older", reason=MissReason.PREEMPTED)
+
+    for _ in range(2 * LIMITS.refills_without_progress):
+        assert not any(isinstance(action, Forward) for action in talk.reply(preempted))
+        if isinstance(talk.pass_deadline()[-1], Reroute):
+            talk.tell(Rerouted(route_of()))
+        talk.step()  # the first chunk fits, the second is refused
+    talk.step(token=8)
+
+    assert talk.end is None
+    assert talk.tokens == [7, 8]

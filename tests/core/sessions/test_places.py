@@ -201,3 +201,36 @@ def test_an_adr_0022_head_is_granted_a_place_even_if_all_run():
 
     assert not store.end(lease, 0.2)
     assert store.lengths(0.2) == {"old head": 3}
+
+
+def test_a_running_session_that_lost_its_place_takes_that_of_the_youngest():
+    """Else two that run each keep the place the other needs on some node, and neither goes on."""
+    store = Held()
+    store.cache("b", 0.0)
+    store.cache("c", 0.1)
+
+    store.start("a", 0.2, attempt=2)
+
+    assert store.take_evictions() == [Eviction(SessionId("c"), EvictionReason.PREEMPTED)]
+
+
+def test_nobody_takes_the_place_of_an_older_session_nor_of_a_running_step():
+    store = Held()
+    store.cache("a", 0.0)
+    store.start("c", 0.1)
+
+    with pytest.raises(NoRoom):
+        store.start("b", 0.2, attempt=2)
+
+    assert store.lengths(0.2) == {"a": 3, "c": 0}
+
+
+def test_a_generation_that_has_not_run_waits_for_its_place_however_old_it_is():
+    store = Held()
+    store.cache("b", 0.0)
+    store.cache("c", 0.1)
+
+    with pytest.raises(NoRoom):
+        store.start("a", 0.2, attempt=1)
+    with pytest.raises(NoRoom):
+        store.take("a", 0.2, attempt=None)

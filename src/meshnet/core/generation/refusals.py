@@ -20,12 +20,18 @@ class Verdict(Enum):
 
 
 def verdict_of(refusal: Refusal, asked: Mode) -> Verdict:
-    """Judge a refusal. A miss answers an explicit decode only; any other 409 is a broken hop."""
+    """Judge a refusal. A miss answers an explicit decode only; any other 409 is a broken hop.
+
+    A preempted session waits: the older one needs its bytes now, and a refill at once would meet
+    the same refusal until the bound on refills ends the generation.
+    """
     match refusal.code:
         case Code.CACHE_MISS if asked is not Mode.DECODE:
             return Verdict.LOST
         case Code.CACHE_MISS if refusal.reason is MissReason.CACHING_OFF:
             return Verdict.CACHING_OFF
+        case Code.CACHE_MISS if refusal.reason is MissReason.PREEMPTED:
+            return Verdict.WAIT
         case Code.CACHE_MISS:
             return Verdict.MISS
         case Code.STALE_ATTEMPT:

@@ -30,6 +30,9 @@ from meshnet.core.vocabulary import (
     TooLarge,
 )
 
+FIRST_ATTEMPT = 1
+"""A session's later attempts are refills of a generation that has run before."""
+
 RETRY_AFTER_S = 0.5
 """A place frees by a release rather than by a pin running out, so those who wait ask often."""
 
@@ -109,7 +112,14 @@ class SessionCacheStore(Generic[C]):
             _refuse_older(entry, attempt)
             _refuse_duplicate(entry, attempt)
         self._check_bound(bytes_needed)
-        entry = self._place(session, layers, bytes_needed, anyone=wire == 0, now=now)
+        entry = self._place(
+            session,
+            layers,
+            bytes_needed,
+            anyone=wire == 0,
+            refilled=attempt is not None and attempt > FIRST_ATTEMPT,
+            now=now,
+        )
         entry.layers, entry.attempt, entry.prefilled = layers, attempt, True
         entry.length, entry.digest, entry.state, entry.state_bytes = 0, None, None, 0
         entry.used_at = now
@@ -307,13 +317,23 @@ class SessionCacheStore(Generic[C]):
         _evict(victims)
 
     def _place(
-        self, session: SessionId, layers: LayerRange, bytes_needed: int, *, anyone: bool, now: float
+        self,
+        session: SessionId,
+        layers: LayerRange,
+        bytes_needed: int,
+        *,
+        anyone: bool,
+        now: float,
+        refilled: bool = False,
     ) -> SessionCacheEntry[C]:
         """Return the session's entry, made if need be, with room for its bytes. Raises NoRoom."""
         entry = self._shelf.entries.get(session)
         if entry is not None and bytes_needed <= entry.bytes:
             return entry
-        out_of_the_way = self._count_victim(now, anyone=anyone) if entry is None else []
+        out_of_the_way: list[Victim] = []
+        if entry is None:
+            elder = session if refilled else None
+            out_of_the_way = self._count_victim(elder, now, anyone=anyone)
         elder = None if entry is None else session
         claim = Claim(bytes_needed, elder, entry, anyone=anyone)
         victims = self._budget.victims(claim, out_of_the_way, now)
@@ -329,8 +349,12 @@ class SessionCacheStore(Generic[C]):
             self._shelf.entries[session] = entry
         return entry
 
-    def _count_victim(self, now: float, *, anyone: bool) -> list[Victim]:
-        """Say who frees a place for one more session, if one is needed. Raises NoRoom."""
+    def _count_victim(self, elder: SessionId | None, now: float, *, anyone: bool) -> list[Victim]:
+        """Say who frees a place for one more session, if one is needed. Raises NoRoom.
+
+        `elder` runs already and lost its place here. It takes that of a younger session, as it
+        would take its bytes: if each kept what the other needs, neither would ever go on.
+        """
         entries = self._shelf.entries.values()
         if len(entries) < self._sessions_max:
             return []
@@ -338,6 +362,11 @@ class SessionCacheStore(Generic[C]):
             candidates = [entry for entry in entries if entry.lease is None] or list(entries)
         else:
             candidates = [entry for entry in entries if not self._shelf.pinned(entry, now)]
+        if not candidates and elder is not None:
+            younger = [e for e in entries if e.lease is None and e.session > elder]
+            if younger:
+                youngest = max(younger, key=lambda entry: entry.session)
+                return [Victim(self._shelf, youngest, EvictionReason.PREEMPTED)]
         if not candidates:
             raise NoRoom(f"all {self._sessions_max} places are taken", RETRY_AFTER_S)
         victim = min(candidates, key=lambda entry: (entry.used_at, entry.created))
