@@ -69,9 +69,10 @@ def test_an_unknown_key_is_named_with_its_neighbour(tmp_path: Path):
 
 def test_an_unknown_variable_is_not_an_error(monkeypatch: pytest.MonkeyPatch):
     """Other programs, and tests, may use the prefix (MESHNET_REAL_MODEL_TESTS)."""
+    expected = load_settings({}).model_dump()
     monkeypatch.setenv("MESHNET_REAL_MODEL_TESTS", "1")
 
-    load_settings({})
+    assert load_settings({}).model_dump() == expected
 
 
 def test_a_bad_value_names_its_source_and_what_was_expected(
