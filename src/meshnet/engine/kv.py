@@ -1,0 +1,95 @@
+"""Keys and values of one session and one layer, in a buffer that grows on a grid of positions.
+
+    slot        0 ........ 255 | 256 ...... 511 | 512 .. capacity
+    position    start + slot; written up to `length`, spare beyond
+
+The canonical attention (attention.py) reads whole cells of `KEY_GRID` positions, so that the
+sum over keys of a row depends on its position and not on who shares the call. Capacity is a whole
+number of cells; what lies beyond `length` is finite, and masked.
+
+Invariants
+    * capacity covers the cell of position `length - 1`, and `start` is a multiple of the grid;
+    * a sliding layer keeps every cell that a row within `KEY_GRID` positions of the end can see,
+      so that truncating by less than that is always possible;
+    * truncation is O(1): it moves `length` back.
+
+Legend: H key/value heads, T new positions, D head size.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+KEY_GRID = 256
+"""Positions in a cell: tried on CPU, where 256 keys cost about as much as one."""
+
+
+def first_key(position: int, window: int | None) -> int:
+    """First position that rows of the cell of `position` read; a multiple of the grid.
+
+    `window` positions up to its own are what a row sees; None is all.
+    """
+    if window is None:
+        return 0
+    cell = position // KEY_GRID * KEY_GRID
+    return max(0, cell - window + 1) // KEY_GRID * KEY_GRID
+
+
+def cell_stop(position: int) -> int:
+    """End of the cell of `position`."""
+    return (position // KEY_GRID + 1) * KEY_GRID
+
+
+class KVBuffer:
+    """Grows by whole cells. `keys` HSD and `values` HSD hold slots; None until the first append."""
+
+    __slots__ = ("keys", "length", "start", "values", "window")
+
+    def __init__(self, window: int | None = None) -> None:
+        self.window = window
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+        self.start = 0
+        self.length = 0
+
+    @property
+    def capacity(self) -> int:
+        """Positions there is room for, from `start`."""
+        return 0 if self.keys is None else self.keys.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        if self.keys is None or self.values is None:
+            return 0
+        return self.keys.nbytes + self.values.nbytes
+
+    def append(self, keys_HTD: Tensor, values_HTD: Tensor) -> None:
+        """Write T positions at `length`."""
+        before, after = self.length, self.length + keys_HTD.shape[1]
+        start = max(self.start, first_key(max(0, before - KEY_GRID), self.window))
+        self.keys = self._roomy(self.keys, keys_HTD, start, after)
+        self.values = self._roomy(self.values, values_HTD, start, after)
+        self.start, self.length = start, after
+        self.keys[:, before - start : after - start] = keys_HTD
+        self.values[:, before - start : after - start] = values_HTD
+
+    def can_truncate(self, length: int) -> bool:
+        """Whether the rows from `length` on could be computed anew."""
+        return 0 <= length <= self.length and first_key(length, self.window) >= self.start
+
+    def truncate(self, length: int) -> None:
+        """Forget the positions from `length` on."""
+        assert self.can_truncate(length), f"{length} of {self.length}, held from {self.start}"
+        self.length = length
+
+    def _roomy(self, held: Tensor | None, like_HTD: Tensor, start: int, stop: int) -> Tensor:
+        """Return `held` if it can take positions [start, stop), else a larger copy of it."""
+        wanted = cell_stop(stop - 1) - start
+        if held is not None and start == self.start and wanted <= held.shape[1]:
+            return held
+        heads, _, size = like_HTD.shape
+        roomy = like_HTD.new_zeros((heads, wanted, size))
+        if held is not None and self.length > start:
+            kept = held[:, start - self.start : self.length - self.start]
+            roomy[:, : kept.shape[1]] = kept
+        return roomy
