@@ -38,7 +38,8 @@ def attend(
 ) -> Tensor:
     """Attend from positions [past_length, past_length + T), whose keys `held` has: THD."""
     stop = past_length + query_THD.shape[0]
-    assert held.keys is not None and held.values is not None
+    assert held.keys is not None
+    assert held.values is not None
     assert held.length >= stop, f"{held.length} positions held, {stop} needed"
     parts = []
     position = past_length
