@@ -24,7 +24,7 @@ EFFECTS = {
 WALL_CLOCK = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "date.today"}
 MAY_KNOW_THE_DATE = {
     "gateway/ambient.py",  # `created` of an answer
-    "cli/bench_results.py",  # the date in a report
+    "cli/bench/results.py",  # the date in a report
     "cli/composition.py",  # the age in a session id, compared with no clock
 }
 UNSAFE = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}

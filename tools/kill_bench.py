@@ -22,7 +22,7 @@ from typing import Any
 from tests.cluster.api import Told, counted, get, streamed, until
 from tests.processes import MeshnetProcess, meshnet
 
-from meshnet.cli.bench_results import provenance, result_path, spread, write_result
+from meshnet.cli.bench.results import provenance, result_path, spread, write_result
 
 PROMPT = "Explain in a few sentences why the sky is blue."
 NODES = 3

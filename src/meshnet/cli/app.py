@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from meshnet import __version__
-from meshnet.cli import bench, chat, commands, options
+from meshnet.cli import chat, commands, options
+from meshnet.cli.bench.commands import bench_app
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -47,10 +48,7 @@ def build_app() -> typer.Typer:
     app.command("status", epilog=commands.STATUS_EXAMPLES)(commands.status)
     app.command("pull", epilog=commands.PULL_EXAMPLES)(commands.pull)
     app.command("simulate", epilog=commands.SIMULATE_EXAMPLES)(commands.simulate)
-    measures = typer.Typer(help="Measure a mesh on this machine.", no_args_is_help=True)
-    measures.command("flatness", epilog=bench.FLATNESS_EXAMPLES)(bench.flatness)
-    measures.command("split-tax", epilog=bench.SPLIT_TAX_EXAMPLES)(bench.split_tax)
-    app.add_typer(measures, name="bench")
+    app.add_typer(bench_app(), name="bench")
     return app
 
 

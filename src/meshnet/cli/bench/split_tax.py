@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshnet.cli.bench_mesh import PROMPT, BenchError, bench_mesh, timed_generation
-from meshnet.cli.bench_results import provenance, result_path, spread, write_result
+from meshnet.cli.bench.mesh import PROMPT, BenchError, bench_mesh, timed_generation
+from meshnet.cli.bench.results import provenance, result_path, spread, write_result
 from meshnet.cli.composition import Composition
 from meshnet.cli.local_nodes import split_layers
 from meshnet.cli.models import prompt_ids, resolve_model

@@ -19,7 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from meshnet.cli.bench_mesh import (
+from meshnet.cli.bench.flatness_plot import plot_flatness
+from meshnet.cli.bench.measured_client import MeasuredClient
+from meshnet.cli.bench.mesh import (
     PROMPT,
     BenchError,
     Timed,
@@ -27,11 +29,9 @@ from meshnet.cli.bench_mesh import (
     bench_mesh,
     timed_generation,
 )
-from meshnet.cli.bench_results import provenance, result_path, spread, write_result
+from meshnet.cli.bench.results import provenance, result_path, spread, write_result
 from meshnet.cli.composition import Composition
-from meshnet.cli.flatness_plot import plot_flatness
 from meshnet.cli.local_nodes import split_layers
-from meshnet.cli.measured_client import MeasuredClient
 from meshnet.cli.models import dtype_of, prompt_ids, resolve_model
 from meshnet.cli.options import print_json
 from meshnet.cli.serving import run_loop

@@ -24,6 +24,14 @@ SPLIT_TAX_EXAMPLES = """
 Out = Annotated[Path, typer.Option("--out", help="Directory of the result files.", file_okay=False)]
 
 
+def bench_app() -> typer.Typer:
+    """Return `meshnet bench`."""
+    app = typer.Typer(help="Measure a mesh on this machine.", no_args_is_help=True)
+    app.command("flatness", epilog=FLATNESS_EXAMPLES)(flatness)
+    app.command("split-tax", epilog=SPLIT_TAX_EXAMPLES)(split_tax)
+    return app
+
+
 def flatness(
     model: options.Model = None,
     nodes: options.Nodes = 2,
@@ -36,7 +44,7 @@ def flatness(
     settings: options.Set = None,
 ) -> None:
     """Tokens per second by position, cached and stateless, and what each hop costs."""
-    from meshnet.cli.flatness import measure_flatness
+    from meshnet.cli.bench.flatness import measure_flatness
 
     flags = {"model": model, "weights": weights, "threads": threads}
     chosen = options.settings_from(flags, config, settings)
@@ -54,7 +62,7 @@ def split_tax(
     settings: options.Set = None,
 ) -> None:
     """Two nodes against the unsplit engine on the same cores."""
-    from meshnet.cli.split_tax import measure_split_tax
+    from meshnet.cli.bench.split_tax import measure_split_tax
 
     flags = {"model": model, "weights": weights}
     chosen = options.settings_from(flags, config, settings)
