@@ -1,11 +1,6 @@
 """Turn a GGUF file into a directory in Hugging Face layout, one safetensors file per layer.
 
-    head: embedding      model-00001-of-N.safetensors
-    each decoder layer   model-00002 ... N-1
-    tail: norm, lm_head  model-N
-
-A node then opens only the files of its layers. Tensors are converted one by one, layer by layer:
-the whole model is never in memory.
+Tensors are converted one by one, layer by layer: the whole model is never in memory.
 
 Numbers are those of `gguf.dequantize`, which transformers uses too. Each tensor is stored in the
 narrowest of bfloat16, float16 and float32 that holds it exactly; block formats need float32
@@ -19,7 +14,6 @@ model, a place without a tensor, and scaled rotary frequencies.
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 import tempfile
@@ -32,7 +26,6 @@ from typing import Any
 import numpy as np
 import torch
 from gguf import GGMLQuantizationType, dequantize
-from safetensors.torch import save_file
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
@@ -50,6 +43,7 @@ from transformers.modeling_gguf_pytorch_utils import (
 
 from meshnet.core.vocabulary import ModelError
 from meshnet.engine.models.gguf_file import MAGIC, GgufFile, TensorEntry, read_gguf
+from meshnet.engine.models.layered_files import write_layered
 from meshnet.engine.models.progress import Progress
 
 EXACT_BYTES_MAX = 1 << 30
@@ -264,30 +258,19 @@ def _dequantised(file: GgufFile, tensor: TensorEntry) -> np.ndarray:
 
 def _write_weights(tensors: _Tensors, target: Path, progress: Progress) -> torch.dtype:
     """Write one file per group and the index; return the widest type among the matrices."""
-    files: list[tuple[Path, list[str]]] = []
-    total, widest = 0, torch.bfloat16
-    for number, (_, group) in enumerate(tensors.groups(progress)):
-        stored = {name: _narrowed(tensor, tensors.exact) for name, tensor in group.items()}
-        for tensor in stored.values():
-            total += tensor.nbytes
-            if tensor.dim() > 1:
-                widest = torch.promote_types(widest, tensor.dtype)
-        path = target / f"part-{number}.safetensors"
-        save_file(stored, path, metadata={"format": "pt"})
-        files.append((path, list(stored)))
-    _write_index(files, total, target)
+    widest = torch.bfloat16
+
+    def stored() -> Iterator[dict[str, torch.Tensor]]:
+        nonlocal widest
+        for _, group in tensors.groups(progress):
+            narrowed = {name: _narrowed(tensor, tensors.exact) for name, tensor in group.items()}
+            for tensor in narrowed.values():
+                if tensor.dim() > 1:
+                    widest = torch.promote_types(widest, tensor.dtype)
+            yield narrowed
+
+    write_layered(stored(), target)
     return widest
-
-
-def _write_index(files: list[tuple[Path, list[str]]], total: int, target: Path) -> None:
-    weights: dict[str, str] = {}
-    for number, (path, names) in enumerate(files, start=1):
-        final = target / f"model-{number:05d}-of-{len(files):05d}.safetensors"
-        path.rename(final)
-        weights |= dict.fromkeys(names, final.name)
-    index = {"metadata": {"total_size": total}, "weight_map": weights}
-    text = json.dumps(index, indent=2, sort_keys=True)
-    (target / "model.safetensors.index.json").write_text(text + "\n", encoding="utf-8")
 
 
 def _narrowed(tensor: torch.Tensor, exact: bool) -> torch.Tensor:
