@@ -25,7 +25,7 @@ from meshnet.core.vocabulary import (
     NumericalError,
     TensorSpec,
 )
-from meshnet.engine.forward import Passing
+from meshnet.engine.runner import Passing
 
 PER_LAYER_INPUTS = "per_layer_inputs"
 

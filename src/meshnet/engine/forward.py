@@ -14,7 +14,7 @@ Legend: B batch (1), T new positions, D hidden, V vocabulary, L layers, P per-la
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,16 +23,8 @@ from torch import Tensor
 from meshnet.core.vocabulary import LayerRange
 from meshnet.engine.cache import cache_class, new_cache
 from meshnet.engine.rotary import dynamic_rotaries
+from meshnet.engine.runner import Passing, Segment
 from meshnet.engine.trimming import TrimmedLayers
-
-
-@dataclass(frozen=True, slots=True)
-class Passing:
-    """Hidden states between shards, BTD or with leading axes, and Gemma's per-layer inputs."""
-
-    hidden: Tensor
-    per_layer_inputs_BTLP: Tensor | None = None
-    """Rows of the layers still to run, only."""
 
 
 class LayerRunner:
@@ -60,12 +52,13 @@ class LayerRunner:
         # Not read off a parameter: some are kept in fp32 whatever the model's element type.
         self.dtype = dtype
         self.device = next(model.parameters()).device
+        self.batches = False
 
     def new_cache(self, layers: LayerRange) -> Any:
         return new_cache(self._cache_class, self._model.config, layers)
 
     def passing(
-        self, entering: Tensor | Passing, layers: LayerRange, past_length: int, cache: Any | None
+        self, entering: Tensor | Passing, layers: LayerRange, segments: Sequence[Segment]
     ) -> Passing:
         """Run `layers` over ids BT or hidden states and return what leaves the last of them.
 
@@ -73,8 +66,7 @@ class LayerRunner:
         """
         relay = self._layers.relay
         try:
-            arguments = self._prepared(entering, layers, past_length, cache)
-            output = self._decoder(**arguments)
+            output = self._decoder(**self._prepared(entering, layers, segments))
             if layers.stop == self.total:
                 hidden, per_layer = output.last_hidden_state, None
             else:
@@ -82,36 +74,40 @@ class LayerRunner:
                 hidden, per_layer = relay.leaving, relay.per_layer_inputs
         finally:
             relay.clear()
-        if cache is not None:
-            cache.length = past_length + _positions(entering)
+        _extend(segments)
         if per_layer is not None:
             per_layer = per_layer[:, :, layers.stop :, :]
         return Passing(hidden, per_layer)
 
     def logits(
-        self, entering: Tensor | Passing, layers: LayerRange, past_length: int, cache: Any | None
+        self,
+        entering: Tensor | Passing,
+        layers: LayerRange,
+        segments: Sequence[Segment],
+        rows: Sequence[int],
     ) -> Tensor:
-        """Run `layers`, which end at the model's last, and return the last position's logits V.
+        """Run `layers`, which end at the model's last, and return the logits of `rows`: RV.
 
         Calls the whole model: soft caps, logit scales and multipliers are its own.
         """
         relay = self._layers.relay
+        kept = torch.tensor(rows, device=self.device)
         try:
-            arguments = self._prepared(entering, layers, past_length, cache)
-            logits_BTV: Tensor = self._model(**arguments, logits_to_keep=1).logits
+            arguments = self._prepared(entering, layers, segments)
+            logits_BRV: Tensor = self._model(**arguments, logits_to_keep=kept).logits
         finally:
             relay.clear()
-        if cache is not None:
-            cache.length = past_length + _positions(entering)
-        return logits_BTV[0, -1]
+        _extend(segments)
+        return logits_BRV[0]
 
     def _prepared(
-        self, entering: Tensor | Passing, layers: LayerRange, past_length: int, cache: Any | None
+        self, entering: Tensor | Passing, layers: LayerRange, segments: Sequence[Segment]
     ) -> dict[str, Any]:
+        (segment,) = segments
         self._layers.show(layers)
         for rotary in self._dynamic_rotaries:
             rotary.forget()
-        arguments: dict[str, Any] = {"use_cache": cache is not None}
+        arguments: dict[str, Any] = {"use_cache": segment.cache is not None}
         if isinstance(entering, Passing):
             # Only shape, type and device of `inputs_embeds` matter: Entry drops what comes of it.
             leading = len(self.leading_axes)
@@ -121,12 +117,11 @@ class LayerRunner:
             relay.per_layer_inputs = self._padded(entering.per_layer_inputs_BTLP, layers)
         else:
             arguments["input_ids"] = entering
-        if cache is not None:
-            arguments[self._cache_name] = cache
+        if segment.cache is not None:
+            arguments[self._cache_name] = segment.cache
         if self._takes_positions:
-            stop = past_length + _positions(entering)
             arguments["position_ids"] = torch.arange(
-                past_length, stop, device=self.device
+                segment.past_length, segment.stop, device=self.device
             ).unsqueeze(0)
         return arguments
 
@@ -139,7 +134,7 @@ class LayerRunner:
         return torch.cat([before, rows_BTLP], dim=2)
 
 
-def _positions(entering: Tensor | Passing) -> int:
-    if isinstance(entering, Passing):
-        return entering.hidden.shape[-2]
-    return entering.shape[-1]
+def _extend(segments: Sequence[Segment]) -> None:
+    for segment in segments:
+        if segment.cache is not None:
+            segment.cache.length = segment.stop

@@ -27,6 +27,7 @@ from meshnet.engine.identity import (
     inseparable_layers,
 )
 from meshnet.engine.rotary import RotaryLimit, rotary_limit
+from meshnet.engine.runner import Runner
 from meshnet.engine.selftest import Findings, self_test
 from meshnet.engine.shard import Report, TorchModelShard
 
@@ -78,9 +79,7 @@ def load_shard(
     )
 
 
-def _tested(
-    runner: LayerRunner, context: int, limit: RotaryLimit | None, report: Report
-) -> Findings:
+def _tested(runner: Runner, context: int, limit: RotaryLimit | None, report: Report) -> Findings:
     findings = self_test(runner, min(context, limit.length if limit else context))
     for note in findings.notes:
         report(note)
@@ -90,7 +89,7 @@ def _tested(
 def _description(
     path: Path,
     model: ModelId,
-    runner: LayerRunner,
+    runner: Runner,
     loaded: LoadedLayers,
     findings: Findings,
     runs: tuple[LayerRange, ...],

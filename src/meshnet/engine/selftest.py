@@ -27,7 +27,7 @@ from torch import Tensor
 
 from meshnet.core.vocabulary import KVBytes, ModelError
 from meshnet.engine.cache import allocated_bytes, unfilled_layers
-from meshnet.engine.forward import LayerRunner, Passing
+from meshnet.engine.runner import Passing, Runner, Segment, positions_of
 
 POSITIONS = 10
 PREFILLS = (4, 6)
@@ -48,7 +48,7 @@ class Findings:
 
 
 @torch.inference_mode()
-def self_test(runner: LayerRunner, positions_max: int) -> Findings:
+def self_test(runner: Runner, positions_max: int) -> Findings:
     """Try the held layers on a few random positions. Raises ModelError if they yield no numbers."""
     positions = min(POSITIONS, positions_max)
     trial = _Trial(runner, _random_input(runner, positions), positions)
@@ -67,7 +67,7 @@ def self_test(runner: LayerRunner, positions_max: int) -> Findings:
 class _Trial:
     """Pieces of one random sequence through the held layers."""
 
-    def __init__(self, runner: LayerRunner, sequence: Tensor | Passing, positions: int) -> None:
+    def __init__(self, runner: Runner, sequence: Tensor | Passing, positions: int) -> None:
         self.runner = runner
         self.positions = positions
         self._sequence = sequence
@@ -77,22 +77,13 @@ class _Trial:
 
     def run(self, start: int, stop: int, cache: Any | None) -> Tensor:
         piece = positions_of(self._sequence, start, stop)
-        hidden = self.runner.passing(piece, self.runner.held, start, cache).hidden
+        segments = [Segment(start, stop - start, cache)]
+        hidden = self.runner.passing(piece, self.runner.held, segments).hidden
         # Streams of Gemma 3n become further features of the same position.
         return hidden.reshape(-1, stop - start, hidden.shape[-1]).transpose(0, 1).flatten(1)
 
 
-def positions_of(entering: Tensor | Passing, start: int, stop: int) -> Tensor | Passing:
-    """The positions [start, stop) of ids BT or hidden states."""
-    if not isinstance(entering, Passing):
-        return entering[:, start:stop]
-    rows = entering.per_layer_inputs_BTLP
-    return Passing(
-        entering.hidden[..., start:stop, :], None if rows is None else rows[:, start:stop]
-    )
-
-
-def _random_input(runner: LayerRunner, positions: int) -> Tensor | Passing:
+def _random_input(runner: Runner, positions: int) -> Tensor | Passing:
     generator = torch.Generator().manual_seed(0)
     if runner.held.start == 0:
         ids = torch.randint(0, runner.vocab_size, (1, positions), generator=generator)

@@ -37,10 +37,9 @@ from meshnet.core.vocabulary import (
 )
 from meshnet.engine.activations import ActivationForm, packed, unpacked
 from meshnet.engine.cache import allocated_bytes, unfilled_layers
-from meshnet.engine.forward import LayerRunner, Passing
 from meshnet.engine.rotary import RotaryLimit
+from meshnet.engine.runner import Passing, Runner, Segment, joined, positions_of
 from meshnet.engine.sampling import History, Sampler, check_ids
-from meshnet.engine.selftest import positions_of
 
 Report = Callable[[str], None]
 """Takes one sentence about something a shard cannot do."""
@@ -69,7 +68,7 @@ class TorchModelShard:
 
     def __init__(
         self,
-        runner: LayerRunner,
+        runner: Runner,
         description: ShardDescription,
         *,
         rotary: RotaryLimit | None,
@@ -206,11 +205,13 @@ class TorchModelShard:
     ) -> Tensor | Passing:
         """Run the layers: logits V if `draws`, else what leaves them."""
         cache = None if state is None else state.cache
-        run = self._runner.logits if draws else self._runner.passing
         try:
             if step.past_length and step.length > 1 and not self._continues:
-                return self._one_by_one(run, entering, step, cache)
-            return run(entering, step.layers, step.past_length, cache)
+                return self._one_by_one(entering, step, cache, draws=draws)
+            segments = [Segment(step.past_length, step.length, cache)]
+            if draws:
+                return self._runner.logits(entering, step.layers, segments, [step.length - 1])[0]
+            return self._runner.passing(entering, step.layers, segments)
         # The model's code is not ours and may raise anything, and its layers have grown by then.
         except Exception as error:
             if state is not None:
@@ -220,24 +221,16 @@ class TorchModelShard:
             ) from error
 
     def _one_by_one(
-        self, run: Callable[..., Any], entering: Tensor | Passing, step: ShardStep, cache: Any
+        self, entering: Tensor | Passing, step: ShardStep, cache: Any, *, draws: bool
     ) -> Tensor | Passing:
-        outputs = [
-            run(
-                positions_of(entering, index, index + 1),
-                step.layers,
-                step.past_length + index,
-                cache,
-            )
-            for index in range(step.length)
-        ]
-        if isinstance(outputs[-1], Tensor):
-            return outputs[-1]
-        rows = [output.per_layer_inputs_BTLP for output in outputs]
-        return Passing(
-            torch.cat([output.hidden for output in outputs], dim=-2),
-            None if rows[0] is None else torch.cat(rows, dim=1),
-        )
+        outputs = []
+        for index in range(step.length):
+            position = positions_of(entering, index, index + 1)
+            segments = [Segment(step.past_length + index, 1, cache)]
+            if draws and index == step.length - 1:
+                return self._runner.logits(position, step.layers, segments, [0])[0]
+            outputs.append(self._runner.passing(position, step.layers, segments))
+        return joined(outputs)
 
     def _settle(self, step: ShardStep, state: SessionState) -> None:
         """Note that every layer has seen the step's positions."""
