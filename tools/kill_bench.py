@@ -22,7 +22,8 @@ from typing import Any
 from tests.cluster.api import Told, counted, get, streamed, until
 from tests.processes import MeshnetProcess, meshnet
 
-from meshnet.cli.bench.results import provenance, result_path, spread, write_result
+from meshnet.cli.bench.paired import spread
+from meshnet.cli.bench.results import provenance, result_path, write_result
 
 PROMPT = "Explain in a few sentences why the sky is blue."
 NODES = 3

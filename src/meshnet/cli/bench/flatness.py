@@ -29,7 +29,8 @@ from meshnet.cli.bench.mesh import (
     bench_mesh,
     timed_generation,
 )
-from meshnet.cli.bench.results import provenance, result_path, spread, write_result
+from meshnet.cli.bench.paired import spread
+from meshnet.cli.bench.results import provenance, result_path, write_result
 from meshnet.cli.composition import Composition
 from meshnet.cli.local_nodes import split_layers
 from meshnet.cli.models import dtype_of, prompt_ids, resolve_model

@@ -5,9 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import platform
-import statistics
 import sys
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,15 +29,6 @@ def provenance(model: str, dtype: str) -> dict[str, Any]:
             "torch": version("torch"),
             "transformers": version("transformers"),
         },
-    }
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Return the median of `values` and their extremes."""
-    return {
-        "median": round(statistics.median(values), 3),
-        "min": round(min(values), 3),
-        "max": round(max(values), 3),
     }
 
 

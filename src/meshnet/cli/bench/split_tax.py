@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from meshnet.cli.bench.mesh import PROMPT, BenchError, bench_mesh, timed_generation
-from meshnet.cli.bench.results import provenance, result_path, spread, write_result
+from meshnet.cli.bench.paired import spread
+from meshnet.cli.bench.results import provenance, result_path, write_result
 from meshnet.cli.composition import Composition
 from meshnet.cli.local_nodes import split_layers
 from meshnet.cli.models import prompt_ids, resolve_model
