@@ -9,7 +9,7 @@ side may therefore keep whatever cache it likes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,6 +47,10 @@ class Stream:
         return self.at_s[before] * (1.0 - share) + self.at_s[after] * share
 
 
+def unheard() -> None:
+    """Nobody waits for the arrivals of a stream."""
+
+
 class Side(Protocol):
     """One competitor. Everything it starts inherits the cores of this process."""
 
@@ -67,11 +71,14 @@ class Side(Protocol):
         """Its processes, without their children: their time is not other load."""
         ...
 
-    async def decode(self, prompt: Sequence[int], tokens: int) -> Stream:
+    async def decode(
+        self, prompt: Sequence[int], tokens: int, heard: Callable[[], None] = unheard
+    ) -> Stream:
         """Generate exactly `tokens` greedy tokens after `prompt`; the model's stops do not stop it.
 
         May be called several times at once: each call is a session of its own.
-        The first arrival ends the prefill, so `decode(prompt, 1)` measures it.
+        The first arrival ends the prefill, so `decode(prompt, 1)` measures it. `heard` is called
+        at each arrival.
 
         Raises:
             MeshnetError: the side failed, or generated another number of tokens.
