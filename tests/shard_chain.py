@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from meshnet.core.vocabulary import (
     Activation,
+    Drawn,
     LayerRange,
     SampledToken,
     SamplingParams,
@@ -90,7 +91,7 @@ class Chain:
         self, ids: Sequence[int], past: int, *, cached: bool = True, want_token: bool = True
     ) -> SampledToken | None:
         """Send new positions through every shard."""
-        output: Activation | SampledToken | None = None
+        output: Activation | Drawn | None = None
         for shard, layers, state in zip(self.shards, self.layers, self.states, strict=True):
             assert output is None or isinstance(output, Activation)
             request = ShardStep(
@@ -104,7 +105,7 @@ class Chain:
             )
             output = shard.run(request, state if cached else None)
         assert not isinstance(output, Activation)
-        return output
+        return None if output is None else output.tokens[-1]
 
     def generate(
         self,

@@ -20,9 +20,9 @@ from meshnet.core.protocol import codec
 from meshnet.core.vocabulary import (
     HIDDEN,
     Activation,
+    Drawn,
     NodeDescription,
     NodeId,
-    SampledToken,
     SamplingParams,
     ShardDescription,
     ShardStep,
@@ -159,8 +159,8 @@ def _run(shard: TorchModelShard, body: bytes) -> tuple[str, bytes]:
     spec = TensorSpec(HIDDEN, held.dtype, (1, length, held.hidden_size))
     step = ShardStep(held.layers, 0, length, (), Activation((spec,), body), SamplingParams())
     result = shard.run(step, None)
-    if isinstance(result, SampledToken):
-        text = shard.text_of(result.token_id)
+    if isinstance(result, Drawn):
+        text = shard.text_of(result.ids[0])
         return "application/json", json.dumps({"text": text}).encode()
     assert isinstance(result, Activation)
     return "application/octet-stream", bytes(result.data)

@@ -17,6 +17,7 @@ from tests.shard_steps import (
 
 from meshnet.core.vocabulary import (
     Activation,
+    Drawn,
     LayerRange,
     SampledToken,
     SamplingParams,
@@ -44,15 +45,15 @@ def test_penalties_see_all_ids_of_the_session(tail: TorchModelShard):
     assert first is None
     step = hidden_step(TAIL, hidden_of(1), past=3)
     plain = tail.run(step, _after(tail, hidden, (1, 2, 3)))
-    assert isinstance(plain, SampledToken)
+    assert isinstance(plain, Drawn)
 
     # The winner is among the prompt's ids, so a repetition penalty must move it.
-    seen = _after(tail, hidden, (1, plain.token_id, 3))
+    seen = _after(tail, hidden, (1, *plain.ids, 3))
     sampling = SamplingParams(repetition_penalty=50.0, prompt_length=3)
     penalised = tail.run(replace(step, tokens=(4,), sampling=sampling), seen)
 
-    assert isinstance(penalised, SampledToken)
-    assert penalised.token_id != plain.token_id
+    assert isinstance(penalised, Drawn)
+    assert penalised.ids != plain.ids
 
 
 def _after(tail: TorchModelShard, hidden: torch.Tensor, tokens: tuple[int, ...]) -> Any:
@@ -106,8 +107,8 @@ def test_a_seeded_draw_is_the_same_cached_and_stateless(llama: Path):
         assert isinstance(entering, Activation)
         hop = replace(hop, layers=LayerRange(3, LAYERS), activation=entering)
         token = last.run(hop, states[1])
-        assert isinstance(token, SampledToken)
-        return token
+        assert isinstance(token, Drawn)
+        return token.tokens[0]
 
     states: list[Any] = [shard.new_state(shard.description.layers) for shard in chain.shards]
     draw(ids, 0, states)

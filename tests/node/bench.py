@@ -18,11 +18,11 @@ from meshnet.core.vocabulary import (
     HIDDEN,
     Activation,
     Capabilities,
+    Drawn,
     DType,
     LayerRange,
     MissReason,
     NodeId,
-    SampledToken,
     SessionId,
     ShardDescription,
     ShardStep,
@@ -68,7 +68,7 @@ class ShardWithHook(ToyShard):
     def description(self) -> ShardDescription:
         return replace(super().description, capabilities=self.capabilities)
 
-    def run(self, step: ShardStep, state: ToyState | None) -> Activation | SampledToken | None:
+    def run(self, step: ShardStep, state: ToyState | None) -> Activation | Drawn | None:
         self.steps.append(step)
         self.hook(step, state)
         result = super().run(step, state)

@@ -27,8 +27,8 @@ async def test_a_decode_sent_twice_is_a_miss_the_second_time(whole: Bench) -> No
     assert told is not None
     assert told.length == 4
     assert isinstance(after, TokenReply)
-    assert after.token is not None
-    assert (after.token.token_id,) == oracle(PROMPT, SamplingParams(), 3, LAYERS)[2:]
+    assert after.drawn is not None
+    assert after.drawn.ids == oracle(PROMPT, SamplingParams(), 3, LAYERS)[2:]
 
 
 STEP = decode(3, 7)

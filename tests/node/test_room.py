@@ -95,8 +95,8 @@ async def test_a_node_with_two_models_needs_to_be_told_which(whole: Bench) -> No
     reply = await whole.prefilled(model=ModelId("other"))
 
     assert isinstance(reply, TokenReply)
-    assert reply.token is not None
-    assert (reply.token.token_id,) == oracle(PROMPT, SamplingParams(), 1, 1)
+    assert reply.drawn is not None
+    assert reply.drawn.ids == oracle(PROMPT, SamplingParams(), 1, 1)
     assert whole.service.session(SESSION) is not None
     whole.service.release(SESSION, ModelId("other"))
     assert whole.service.session(SESSION) is None

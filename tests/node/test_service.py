@@ -45,9 +45,9 @@ async def generate(bench: Bench, count: int) -> list[int]:
     tokens = list(PROMPT)
     for _ in range(count):
         assert isinstance(reply, TokenReply)
-        assert reply.token is not None
+        assert reply.drawn is not None
         assert reply.cached == len(tokens)
-        tokens.append(reply.token.token_id)
+        tokens += reply.drawn.ids
         prefix = PrefixDigest.of(tokens[:-1]).hex
         reply = await bench.ask(replace(decode(len(tokens) - 1, tokens[-1]), prefix=prefix))
     return tokens[len(PROMPT) :]
@@ -71,9 +71,9 @@ async def test_a_decode_without_sampling_parameters_is_drawn_as_its_prefill_said
 
     assert isinstance(first, TokenReply)
     assert isinstance(second, TokenReply)
-    assert first.token is not None
-    assert second.token is not None
-    assert (first.token.token_id, second.token.token_id) == expected
+    assert first.drawn is not None
+    assert second.drawn is not None
+    assert first.drawn.ids + second.drawn.ids == expected
     greedy = oracle((*PROMPT, expected[0]), SamplingParams(), 1, LAYERS)
     assert greedy != expected[1:], "choose another seed: greedy would pass"
 
@@ -82,8 +82,8 @@ async def test_a_step_without_a_mode_is_stateless_and_confirms_nothing(whole: Be
     reply = await whole.ask(ForwardRequest(Mode.STATELESS, tokens=PROMPT))
 
     assert isinstance(reply, TokenReply)
-    assert reply.token is not None
-    assert (reply.token.token_id,) == oracle(PROMPT, SamplingParams(), 1, LAYERS)
+    assert reply.drawn is not None
+    assert reply.drawn.ids == oracle(PROMPT, SamplingParams(), 1, LAYERS)
     assert reply.cached is None
     assert whole.service.session(SESSION) is None
 
@@ -92,8 +92,8 @@ async def test_the_tail_tells_the_text_of_its_token(whole: Bench) -> None:
     reply = await whole.prefilled()
 
     assert isinstance(reply, TokenReply)
-    assert reply.token is not None
-    assert reply.text == whole.shard.text_of(reply.token.token_id)
+    assert reply.drawn is not None
+    assert reply.text == whole.shard.text_of(reply.drawn.ids[0])
 
 
 async def test_a_tail_that_is_asked_for_no_token_draws_none(whole: Bench) -> None:
@@ -119,8 +119,8 @@ async def test_a_second_prefill_chunk_is_a_decode_of_several_positions(whole: Be
     reply = await whole.ask(decode(1, *PROMPT[1:]))
 
     assert isinstance(reply, TokenReply)
-    assert reply.token is not None
-    assert (reply.token.token_id,) == oracle(PROMPT, SamplingParams(), 1, LAYERS)
+    assert reply.drawn is not None
+    assert reply.drawn.ids == oracle(PROMPT, SamplingParams(), 1, LAYERS)
 
 
 async def test_a_part_of_the_held_layers_can_be_run(middle: Bench) -> None:

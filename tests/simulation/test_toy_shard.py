@@ -7,8 +7,8 @@ import pytest
 from meshnet.core.vocabulary import (
     Activation,
     BadField,
+    Drawn,
     LayerRange,
-    SampledToken,
     SamplingParams,
     ShardStep,
     StepTorn,
@@ -28,14 +28,14 @@ def through(
     shards: list[ToyShard], states: list[ToyState], tokens: tuple[int, ...], past_length: int,
     sampling: SamplingParams,
 ) -> int:  # fmt: skip
-    output: Activation | SampledToken | None = None
+    output: Activation | Drawn | None = None
     for shard, state in zip(shards, states, strict=True):
         before = output if isinstance(output, Activation) else None
         layers = shard.description.layers
         step = ShardStep(layers, past_length, len(tokens), tokens, before, sampling)
         output = shard.run(step, state)
-    assert isinstance(output, SampledToken)
-    return output.token_id
+    assert isinstance(output, Drawn)
+    return output.ids[-1]
 
 
 def split(*cuts: int) -> tuple[list[ToyShard], list[ToyState]]:
@@ -126,17 +126,18 @@ def test_a_prefill_chunk_that_is_not_the_last_draws_nothing():
     assert shard.run(chunk, state) is None
     last = shard.run(ShardStep(layers, 2, 3, (3, 4, 5), None, SEEDED), state)
 
-    assert isinstance(last, SampledToken)
-    assert (last.token_id,) == oracle((1, 2, 3, 4, 5), SEEDED, 1, LAYERS)
+    assert isinstance(last, Drawn)
+    assert last.ids == oracle((1, 2, 3, 4, 5), SEEDED, 1, LAYERS)
 
 
 def test_logprobs_are_the_log_softmax_of_the_raw_scores():
     shard = ToyShard(LayerRange(0, LAYERS), layers_total=LAYERS)
     sampling = SamplingParams(logprobs=20, logit_bias=((5, 100.0),))
 
-    drawn = shard.run(ShardStep(LayerRange(0, LAYERS), 0, 2, (1, 2), None, sampling), None)
+    result = shard.run(ShardStep(LayerRange(0, LAYERS), 0, 2, (1, 2), None, sampling), None)
 
-    assert isinstance(drawn, SampledToken)
+    assert isinstance(result, Drawn)
+    (drawn,) = result.tokens
     assert drawn.token_id == 5
     assert [entry.logprob for entry in drawn.top] == sorted(
         (entry.logprob for entry in drawn.top), reverse=True

@@ -23,6 +23,7 @@ from meshnet.core.vocabulary import (
     HIDDEN,
     WIRE_VERSION,
     Activation,
+    Drawn,
     DType,
     LayerRange,
     ModelId,
@@ -64,7 +65,7 @@ class EchoService:
         if request.session is not None:
             self.lengths[request.session] = length
         if request.layers == TAIL:
-            return TokenReply(SampledToken(sum(request.tokens)), "é", cached)
+            return TokenReply(Drawn((SampledToken(sum(request.tokens)),)), "é", cached)
         if request.activation is None:
             return Refusal(Code.NOT_FOUND, "only activations are echoed")
         return ActivationReply(request.activation, cached, compute_us=5)

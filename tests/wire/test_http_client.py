@@ -32,6 +32,7 @@ from meshnet.core.protocol.messages import (
 from meshnet.core.vocabulary import (
     HIDDEN,
     Activation,
+    Drawn,
     DType,
     HopLost,
     NodeId,
@@ -80,7 +81,7 @@ async def test_the_tail_answers_a_token():
     async with serving(EchoService()) as url, client(url) as hops:
         reply = await hops.forward(NODE, request, timeout_s=10)
 
-    assert reply == TokenReply(SampledToken(6), "é", cached=None)
+    assert reply == TokenReply(Drawn((SampledToken(6),)), "é", cached=None)
 
 
 async def test_a_body_over_the_nodes_limit_comes_back_as_a_refusal():

@@ -1,7 +1,8 @@
 """The words every other module speaks: ids, layer ranges, activations, steps, descriptions.
 
-Values only. Each is valid once constructed; sizes are bytes, lengths are tokens,
-layer ranges are half-open. Shapes are named in the glossary (docs/glossary.md).
+Values only; the errors live next door and are imported from here. Each value is valid once
+constructed; sizes are bytes, lengths are tokens, layer ranges are half-open. Shapes are named in
+the glossary (docs/glossary.md).
 """
 
 from __future__ import annotations
@@ -12,6 +13,52 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NewType
+
+from meshnet.core.errors import (
+    BadField as BadField,
+)
+from meshnet.core.errors import (
+    HopLost as HopLost,
+)
+from meshnet.core.errors import (
+    KVCacheMiss as KVCacheMiss,
+)
+from meshnet.core.errors import (
+    MeshnetError as MeshnetError,
+)
+from meshnet.core.errors import (
+    MissReason as MissReason,
+)
+from meshnet.core.errors import (
+    ModelError as ModelError,
+)
+from meshnet.core.errors import (
+    NoRoom as NoRoom,
+)
+from meshnet.core.errors import (
+    NoTemplate as NoTemplate,
+)
+from meshnet.core.errors import (
+    NumericalError as NumericalError,
+)
+from meshnet.core.errors import (
+    StaleAttempt as StaleAttempt,
+)
+from meshnet.core.errors import (
+    StepTorn as StepTorn,
+)
+from meshnet.core.errors import (
+    TemplateError as TemplateError,
+)
+from meshnet.core.errors import (
+    TextTooLong as TextTooLong,
+)
+from meshnet.core.errors import (
+    TooLarge as TooLarge,
+)
+from meshnet.core.errors import (
+    WrongShard as WrongShard,
+)
 
 NodeId = NewType("NodeId", str)
 SessionId = NewType("SessionId", str)
@@ -168,6 +215,27 @@ class SampledToken:
 
 
 @dataclass(frozen=True, slots=True)
+class Drawn:
+    """What the tail drew in one step: a token, or with drafts the accepted run and one more."""
+
+    tokens: tuple[SampledToken, ...]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.tokens) <= DRAFTS_MAX + 1:
+            raise ValueError(
+                f"drawn: expected 1 to {DRAFTS_MAX + 1} tokens, got {len(self.tokens)}"
+            )
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(token.token_id for token in self.tokens)
+
+
+DRAFTS_MAX = 16
+"""Guesses of one step at most."""
+
+
+@dataclass(frozen=True, slots=True)
 class ShardStep:
     """One step for one shard: T new positions at `past_length`, through `layers`.
 
@@ -175,6 +243,8 @@ class ShardStep:
     `activation` whose hidden tensor is [..., T, hidden]. `tokens` are the ids of the T new
     positions where the head sent them, else empty (an ADR-0022 peer).
     `want_token` is False for a prefill chunk that is not the last: a tail then draws nothing.
+    The last `drafts` of the tokens are guesses: the tail draws at each position from the one
+    before the first guess on, and stops at the first draw that differs from the guess.
     """
 
     layers: LayerRange
@@ -184,6 +254,7 @@ class ShardStep:
     activation: Activation | None
     sampling: SamplingParams
     want_token: bool = True
+    drafts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +263,8 @@ class Capabilities:
 
     kv_cache: bool
     multi_token: bool
+    truncate: bool = False
+    """A session can be shortened, and answers then as if it had never been longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,105 +367,3 @@ def check_cover(ranges: Sequence[LayerRange]) -> None:
         expected = layers.stop
     if not ranges:
         raise ValueError("route: expected at least one hop, got none")
-
-
-class MeshnetError(Exception):
-    """Root of the errors meshnet raises on purpose; everything else that escapes is a bug.
-
-    MeshnetError
-        BadField            a field is present and wrong, or undecidable    400
-            TooLarge        a body or meta block over the limit             413
-        WrongShard          this node does not hold that model or layers    404
-        KVCacheMiss         an explicit decode that cannot be served        409
-        StaleAttempt        a prefill of an older attempt                   412
-        NoRoom              no place or bytes for the session now           429
-        StepTorn            a step failed midway; its cache is unusable     500, 503
-        NumericalError      NaN or infinity where tokens are drawn          500
-        HopLost             a hop did not answer: timeout, reset, half body
-        ModelError          a model cannot be found, read or served
-        TemplateError       the chat template refuses these messages        400
-            NoTemplate      the model has no chat template                  400
-    """
-
-
-class BadField(MeshnetError):
-    def __init__(self, field: str, expected: str, got: object) -> None:
-        shown = repr(got)
-        super().__init__(f"{field}: expected {expected}, got {shown[:80]}")
-        self.field = field
-
-
-class TooLarge(BadField):
-    pass
-
-
-class WrongShard(MeshnetError):
-    pass
-
-
-class MissReason(Enum):
-    UNKNOWN_SESSION = "unknown_session"
-    PAST_LENGTH = "past_length"
-    PREFIX = "prefix"
-    START_LAYER = "start_layer"
-    ATTEMPT = "attempt"
-    BUSY = "busy"
-    CACHING_OFF = "caching_off"
-    SUPERSEDED = "superseded"
-    PREEMPTED = "preempted"
-    POSITION_LIMIT = "position_limit"
-
-
-class KVCacheMiss(MeshnetError):
-    """An explicit decode cannot be served; the head answers it with one prefill (ADR-0022)."""
-
-    def __init__(self, reason: MissReason, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
-class StaleAttempt(MeshnetError):
-    pass
-
-
-class NoRoom(MeshnetError):
-    def __init__(self, message: str, retry_after_s: float) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-
-
-class StepTorn(MeshnetError):
-    def __init__(self, message: str, *, out_of_memory: bool = False) -> None:
-        super().__init__(message)
-        self.out_of_memory = out_of_memory
-
-
-class NumericalError(MeshnetError):
-    pass
-
-
-class HopLost(MeshnetError):
-    pass
-
-
-class ModelError(MeshnetError):
-    pass
-
-
-class TextTooLong(MeshnetError):
-    """A prompt so long that its ids need not be counted: there are more than the context holds."""
-
-    def __init__(self, tokens_at_least: int, context_length: int) -> None:
-        super().__init__(
-            f"the prompt has more than {tokens_at_least} tokens, "
-            f"the model's context {context_length}"
-        )
-        self.tokens_at_least = tokens_at_least
-
-
-class TemplateError(MeshnetError):
-    pass
-
-
-class NoTemplate(TemplateError):
-    pass

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from meshnet.core.vocabulary import Activation, SampledToken, SamplingParams, ShardStep
+from meshnet.core.vocabulary import Activation, Drawn, SamplingParams, ShardStep
 from meshnet.engine.shard import TorchModelShard
 
 
@@ -64,7 +64,7 @@ def _step(
     )
 
 
-def _activation(result: Activation | SampledToken | None) -> Activation | None:
+def _activation(result: Activation | Drawn | None) -> Activation | None:
     return result if isinstance(result, Activation) else None
 
 

@@ -24,6 +24,7 @@ from torch import Tensor
 from meshnet.core.vocabulary import (
     Activation,
     BadField,
+    Drawn,
     KVCacheMiss,
     LayerRange,
     MissReason,
@@ -109,7 +110,7 @@ class TorchModelShard:
     def text_of(self, token_id: int) -> str:
         return self._token_text(token_id)
 
-    def run(self, step: ShardStep, state: SessionState | None) -> Activation | SampledToken | None:
+    def run(self, step: ShardStep, state: SessionState | None) -> Activation | Drawn | None:
         """Run one step, extending `state` in place; without one, `step` is the whole sequence.
 
         Returns:
@@ -131,7 +132,7 @@ class TorchModelShard:
             if state is not None:
                 self._settle(step, state)
             if isinstance(output, Tensor):
-                return self._drawn(output, step, state)
+                return Drawn((self._drawn(output, step, state),))
             return None if is_tail else packed(output)
 
     def _check(self, step: ShardStep, state: SessionState | None) -> None:

@@ -62,6 +62,7 @@ def step_of(request: ForwardRequest, layers: LayerRange, held: ShardDescription)
         activation=activation,
         sampling=GREEDY if request.sampling is None else request.sampling,
         want_token=request.want_token,
+        drafts=request.drafts,
     )
 
 

@@ -10,8 +10,8 @@ from typing import Protocol, TypeVar
 
 from meshnet.core.vocabulary import (
     Activation,
+    Drawn,
     LayerRange,
-    SampledToken,
     ShardDescription,
     ShardStep,
 )
@@ -35,7 +35,7 @@ class Shard(Protocol[S]):
         """Return the allocated storage of `state`."""
         ...
 
-    def run(self, step: ShardStep, state: S | None) -> Activation | SampledToken | None:
+    def run(self, step: ShardStep, state: S | None) -> Activation | Drawn | None:
         """Run one step, extending `state` in place; without a state, `step` is all positions.
 
         Returns None at a tail that was told to draw nothing.

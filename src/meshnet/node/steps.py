@@ -21,8 +21,8 @@ from meshnet.core.protocol.refusals import refusal_of
 from meshnet.core.sessions.entry import Lease
 from meshnet.core.vocabulary import (
     Activation,
+    Drawn,
     MeshnetError,
-    SampledToken,
     SamplingParams,
     ShardStep,
 )
@@ -42,7 +42,7 @@ class Kept(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[S]):
-    result: Activation | SampledToken | None
+    result: Activation | Drawn | None
     text: str
     state: S | None
     state_bytes: int
@@ -113,7 +113,8 @@ class StepJob(Generic[S]):
         started = self._clock()
         state = self._state()
         result = self._shard.run(self._step, state)
-        text = self._shard.text_of(result.token_id) if isinstance(result, SampledToken) else ""
+        ids = result.ids if isinstance(result, Drawn) else ()
+        text = "".join(map(self._shard.text_of, ids))
         state_bytes = 0 if state is None else self._shard.state_bytes(state)
         return Done(result, text, state, state_bytes, self._clock() - started)
 

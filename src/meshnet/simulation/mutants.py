@@ -25,6 +25,7 @@ from meshnet.core.sessions.entry import EvictionReason, SessionCacheEntry
 from meshnet.core.sessions.store import SessionCacheStore
 from meshnet.core.vocabulary import (
     Activation,
+    Drawn,
     LayerRange,
     SampledToken,
     SamplingParams,
@@ -136,7 +137,7 @@ class TrustsReleaseHints(Real):
 class ForgetsTailHistory(ToyShard):
     """A refill's tail remembers the prompt only: what was generated is lost from its history."""
 
-    def run(self, step: ShardStep, state: ToyState | None) -> Activation | SampledToken | None:
+    def run(self, step: ShardStep, state: ToyState | None) -> Activation | Drawn | None:
         prompt_length = step.sampling.prompt_length
         if step.past_length == 0 < step.layers.start and step.length > prompt_length > 0:
             step = replace(step, tokens=step.tokens[:prompt_length])

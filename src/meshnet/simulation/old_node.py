@@ -46,7 +46,7 @@ class OldNode:
         if isinstance(result, Activation):
             return ActivationReply(result, cached=None)
         assert result is not None
-        return TokenReply(None, self._shard.text_of(result.token_id), cached=None)
+        return TokenReply(None, self._shard.text_of(result.ids[0]), cached=None)
 
     def _step(self, request: ForwardRequest) -> ShardStep:
         activation = request.activation

@@ -23,6 +23,7 @@ from meshnet.core.vocabulary import (
     Activation,
     BadField,
     Capabilities,
+    Drawn,
     DType,
     KVBytes,
     LayerRange,
@@ -121,7 +122,7 @@ class ToyShard:
     def text_of(self, token_id: int) -> str:
         return f"<{token_id}>"
 
-    def run(self, step: ShardStep, state: ToyState | None) -> Activation | SampledToken | None:
+    def run(self, step: ShardStep, state: ToyState | None) -> Activation | Drawn | None:
         """Run `step.layers` over the new rows, extending `state` in place.
 
         Raises:
@@ -140,7 +141,8 @@ class ToyShard:
         cache.history.extend(step.tokens)
         if not step.want_token:
             return None
-        return self._draw(rows[-1], step.past_length + step.length, cache.history, step.sampling)
+        position = step.past_length + step.length
+        return Drawn((self._draw(rows[-1], position, cache.history, step.sampling),))
 
     def _rows(self, step: ShardStep) -> list[int]:
         if step.layers.start > 0:

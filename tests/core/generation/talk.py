@@ -34,6 +34,7 @@ from meshnet.core.protocol.messages import (
 from meshnet.core.vocabulary import (
     HIDDEN,
     Activation,
+    Drawn,
     DType,
     Hop,
     LayerRange,
@@ -165,7 +166,9 @@ class Talk:
         cached = None if request.mode is Mode.STATELESS else request.past_length + length
         if self.open.ref.hop + 1 < hops:
             return ActivationReply(activation(length), cached, compute_us=1000)
-        return TokenReply(SampledToken(token) if request.want_token else None, "", cached, 1000)
+        return TokenReply(
+            Drawn((SampledToken(token),)) if request.want_token else None, "", cached, 1000
+        )
 
     def step(self, token: int = 7, hops: int = 3) -> list[GenerationAction]:
         """Walk the rest of the open step rightly, and take the token if one came."""

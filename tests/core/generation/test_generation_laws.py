@@ -29,7 +29,7 @@ from meshnet.core.generation.transcript import (
     Tick,
 )
 from meshnet.core.protocol.messages import ActivationReply, Code, Mode, Refusal, Reply, TokenReply
-from meshnet.core.vocabulary import MissReason, SampledToken
+from meshnet.core.vocabulary import Drawn, MissReason, SampledToken
 
 lengths = st.one_of(st.none(), st.integers(0, 12))
 refusals = st.builds(
@@ -39,12 +39,16 @@ refusals = st.builds(
     st.one_of(st.none(), st.floats()),
     st.one_of(st.none(), st.sampled_from(MissReason)),
 )
+drawings = st.builds(
+    Drawn,
+    st.lists(st.integers(-2, 2**33).map(SampledToken), min_size=1, max_size=4).map(tuple),
+)
 replies = st.one_of(
     refusals,
     st.builds(ActivationReply, st.integers(1, 8).map(activation), lengths),
     st.builds(
         TokenReply,
-        st.one_of(st.none(), st.integers(-2, 2**33).map(SampledToken)),
+        st.one_of(st.none(), drawings),
         st.text(max_size=3),
         lengths,
     ),

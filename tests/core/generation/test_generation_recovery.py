@@ -24,7 +24,7 @@ from meshnet.core.generation.transcript import (
     Tick,
 )
 from meshnet.core.protocol.messages import ActivationReply, Code, Mode, Refusal, TokenReply
-from meshnet.core.vocabulary import MissReason, SampledToken
+from meshnet.core.vocabulary import Drawn, MissReason, SampledToken
 
 
 def test_a_miss_costs_one_prefill_of_everything_under_the_same_session_id():
@@ -329,7 +329,7 @@ def test_a_409_to_anything_but_a_decode_is_a_broken_hop():
 @pytest.mark.parametrize(
     "nonsense",
     [
-        TokenReply(SampledToken(7), "", cached=3),
+        TokenReply(Drawn((SampledToken(7),)), "", cached=3),
         ActivationReply(activation(2), cached=3),
     ],
 )
@@ -345,7 +345,7 @@ def test_an_answer_of_the_wrong_kind_or_length_is_a_broken_hop(nonsense: object)
 def test_a_token_id_outside_its_range_is_a_broken_hop(token_id: int):
     talk = Talk(route=route_of(1))
 
-    actions = talk.reply(TokenReply(SampledToken(token_id), "", cached=3))
+    actions = talk.reply(TokenReply(Drawn((SampledToken(token_id),)), "", cached=3))
 
     assert isinstance(actions[0], Reroute)
     assert talk.tokens == []

@@ -249,7 +249,7 @@ def test_an_old_tail_is_served_by_prefills_and_by_the_ids_of_its_text():
     talk.reply(talk.right_answer())
     talk.reply(talk.right_answer())
 
-    talk.reply(TokenReply(token=None, text="ab", cached=None))
+    talk.reply(TokenReply(drawn=None, text="ab", cached=None))
     talk.tell(Delivered())
 
     assert talk.tokens == list(b"ab")
@@ -262,7 +262,7 @@ def test_each_id_of_an_old_tails_text_obeys_the_stop_rules():
     talk.reply(talk.right_answer())
     talk.reply(talk.right_answer())
 
-    talk.reply(TokenReply(token=None, text="abc", cached=None))
+    talk.reply(TokenReply(drawn=None, text="abc", cached=None))
 
     assert talk.tokens == list(b"ab")
     assert isinstance(talk.end, Finish)
@@ -274,7 +274,7 @@ def test_an_old_tail_that_has_no_more_text_ends_the_generation():
     talk.reply(talk.right_answer())
     talk.reply(talk.right_answer())
 
-    talk.reply(TokenReply(token=None, text="", cached=None))
+    talk.reply(TokenReply(drawn=None, text="", cached=None))
 
     assert isinstance(talk.end, Finish)
     assert talk.end.reason is FinishReason.STOP

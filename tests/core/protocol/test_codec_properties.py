@@ -27,8 +27,10 @@ from meshnet.core.protocol.messages import (
     TokenReply,
 )
 from meshnet.core.vocabulary import (
+    DRAFTS_MAX,
     Activation,
     BadField,
+    Drawn,
     DType,
     HopLost,
     LayerRange,
@@ -85,7 +87,11 @@ def requests(draw: st.DrawFn) -> ForwardRequest:
     length = draw(st.integers(1, 5))
     activation = draw(st.none() | activations(length))
     tokens = tuple(draw(st.lists(IDS, min_size=length, max_size=length)))
+    tokens = () if activation is not None and draw(st.booleans()) else tokens
     only_raw = activation is None and draw(st.booleans())
+    decode, wanted = mode is Mode.DECODE, draw(st.booleans())
+    guessed = decode and wanted and len(tokens) > 1 and draw(st.booleans())
+    prefix = draw(st.none() | st.from_regex(r"[0-9a-f]{16}", fullmatch=True))
     words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=9)
     return ForwardRequest(
         mode=mode,
@@ -95,13 +101,15 @@ def requests(draw: st.DrawFn) -> ForwardRequest:
         model=draw(st.none() | words),
         fingerprint=draw(st.none() | words),
         attempt=draw(st.none() | st.integers(0, 10**9)),
-        prefix=draw(st.none() | st.from_regex(r"[0-9a-f]{16}", fullmatch=True)),
+        prefix=prefix,
+        truncate=decode and prefix is not None and draw(st.booleans()),
         deadline_ms=draw(st.none() | st.integers(0, 10**9)),
         wire=draw(st.integers(0, 9)),
         trace=draw(st.none() | st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True)),
-        tokens=() if activation is not None and draw(st.booleans()) else tokens,
+        tokens=tokens,
+        drafts=draw(st.integers(1, len(tokens) - 1)) if guessed else 0,
         sampling=draw(st.none() | sampling()),
-        want_token=draw(st.booleans()),
+        want_token=wanted,
         activation=activation,
         raw=draw(st.binary(min_size=1, max_size=40)) if only_raw else b"",
     )
@@ -130,10 +138,11 @@ def test_every_reply_arrives_as_it_was_sent(data):
     cached = st.none() | st.integers(0, 10**6)
     tops = st.builds(TokenLogprob, IDS, FINITE)
     tokens = st.builds(SampledToken, IDS, FINITE, st.lists(tops, max_size=20).map(tuple))
+    drawn = st.builds(Drawn, st.lists(tokens, min_size=1, max_size=DRAFTS_MAX + 1).map(tuple))
     text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
     reply = data.draw(
         st.builds(ActivationReply, activations(length), cached, st.integers(0, 10**9))
-        | st.builds(TokenReply, st.none() | tokens, text, cached, st.integers(0, 10**9))
+        | st.builds(TokenReply, st.none() | drawn, text, cached, st.integers(0, 10**9))
         | st.builds(
             Refusal,
             st.sampled_from(Code),

@@ -33,7 +33,7 @@ SHARD = ShardDescription(
     hidden_size=576,
     vocab_size=49152,
     context_length=8192,
-    capabilities=Capabilities(kv_cache=True, multi_token=False),
+    capabilities=Capabilities(kv_cache=True, multi_token=False, truncate=True),
     kv_bytes=KVBytes(per_token=15360, fixed=7),
     weight_bytes=141_000_000,
     bytes_read=141_000_100,
@@ -63,8 +63,12 @@ def test_a_node_is_read_as_it_was_told():
 def test_keys_of_a_later_version_are_ignored_and_absent_additions_have_a_default():
     values = json.loads(encode_node(NODE)) | {"later": {"a": [1]}}
     del values["device"]
+    del values["shards"][0]["capabilities"]["truncate"]
 
-    assert decode_node(json.dumps(values).encode(), LIMITS) == replace(NODE, device="cpu")
+    read = decode_node(json.dumps(values).encode(), LIMITS)
+
+    older = replace(SHARD, capabilities=Capabilities(kv_cache=True, multi_token=False))
+    assert read == replace(NODE, device="cpu", shards=(older, NODE.shards[1]))
 
 
 NONSENSE = {

@@ -18,8 +18,10 @@ from meshnet.core.protocol.messages import (
     TokenReply,
 )
 from meshnet.core.vocabulary import (
+    DRAFTS_MAX,
     HIDDEN,
     Activation,
+    Drawn,
     DType,
     HopLost,
     MissReason,
@@ -52,10 +54,13 @@ def received(reply: Reply, asked: ForwardRequest) -> Reply:
 REPLIES = [
     ActivationReply(activation(1), cached=18, compute_us=250),
     ActivationReply(activation(1, size=16), cached=None),
-    TokenReply(SampledToken(5), "hé", cached=18),
+    TokenReply(Drawn((SampledToken(5),)), "hé", cached=18),
     TokenReply(
-        SampledToken(5, -0.25, (TokenLogprob(5, -0.25), TokenLogprob(0, -3.5))), "", cached=18
+        Drawn((SampledToken(5, -0.25, (TokenLogprob(5, -0.25), TokenLogprob(0, -3.5))),)),
+        "",
+        cached=18,
     ),
+    TokenReply(Drawn((SampledToken(5), SampledToken(6, -0.5), SampledToken(0))), "abc", cached=20),
     TokenReply(None, "", cached=18, compute_us=7),
     Refusal(Code.CACHE_MISS, "expected 17, holds 12", reason=MissReason.PAST_LENGTH),
     Refusal(Code.NO_ROOM, "8 of 8 sessions", retry_after_s=0.25),
@@ -87,6 +92,21 @@ def test_a_cache_miss_says_exactly_what_adr_0022_says():
     assert json.loads(parts[0])["reason"] == "prefix"
 
 
+def test_a_single_draw_is_printed_as_it_always_was():
+    """Readers from before drafts know `token_id` only, and never send drafts."""
+    _, _, parts = encode_reply(TokenReply(Drawn((SampledToken(5),)), "a", cached=18))
+
+    assert json.loads(parts[0]) == {"text": "a", "token_id": 5}
+
+
+def test_more_draws_than_drafts_can_bring_cannot_be_read():
+    values = {"text": "", "token_id": 1, "more": [{"token_id": 2}] * (DRAFTS_MAX + 1)}
+    headers = [("Content-Type", "application/json"), ("X-Meshnet-Cached", "18")]
+
+    with pytest.raises(HopLost, match="more"):
+        decode_reply(200, headers, json.dumps(values).encode(), DECODE, LIMITS)
+
+
 def test_retry_after_is_whole_seconds_rounded_up_for_strangers():
     _, headers, _ = encode_reply(Refusal(Code.NO_ROOM, "", retry_after_s=1.2))
 
@@ -94,7 +114,7 @@ def test_retry_after_is_whole_seconds_rounded_up_for_strangers():
 
 
 def test_a_log_probability_that_is_no_number_is_refused_and_not_printed():
-    reply = TokenReply(SampledToken(5, float("nan")), "", cached=18)
+    reply = TokenReply(Drawn((SampledToken(5, float("nan")),)), "", cached=18)
 
     refusal = received(reply, DECODE)
 
@@ -128,7 +148,7 @@ def test_a_tail_of_adr_0022_answers_its_token_id():
 
     reply = decode_reply(200, JSON, body, DECODE, LIMITS)
 
-    assert reply == TokenReply(SampledToken(7042), " Paris", None)
+    assert reply == TokenReply(Drawn((SampledToken(7042),)), " Paris", None)
 
 
 UNREADABLE = [

@@ -11,6 +11,7 @@ from meshnet.core.protocol.codec import activation_of, encode_request, parse_hea
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import ForwardRequest, Mode
 from meshnet.core.vocabulary import (
+    DRAFTS_MAX,
     HIDDEN,
     Activation,
     BadField,
@@ -61,6 +62,33 @@ def test_encoding_hands_the_tensor_bytes_on_as_they_are():
 
     assert len(parts) == 1
     assert parts[0] is activation.data
+
+
+DECODE = {"Session": "a", "Cache": "decode", "Past-Len": "4"}
+
+
+@pytest.mark.parametrize(
+    ("meta", "mode"),
+    [
+        ({"tokens": [1, 2], "drafts": 2}, DECODE),
+        ({"drafts": 1}, DECODE | {"Shape": "1,2,8", "Dtype": "fp32"}),
+        ({"tokens": [1, 2], "drafts": 1, "want_token": False}, DECODE),
+        ({"tokens": [1, 2], "drafts": -1}, DECODE),
+        ({"tokens": [1] * 30, "drafts": DRAFTS_MAX + 1}, DECODE),
+        ({"tokens": [1, 2], "drafts": 1}, {"Session": "a", "Cache": "prefill"}),
+        ({"tokens": [1, 2], "drafts": 1}, {}),
+    ],
+)
+def test_guesses_that_cannot_be_judged_are_refused(meta, mode):
+    """They follow at least one id that is none, in a decode that wants a token."""
+    rest = bytes(64) if "Shape" in mode else b""
+
+    with pytest.raises(BadField, match="drafts"):
+        with_meta(meta, rest, **mode)
+
+
+def test_a_decode_says_how_many_of_its_ids_are_guesses():
+    assert with_meta({"tokens": [1, 2, 3], "drafts": 2}, **DECODE).drafts == 2
 
 
 def test_a_prefill_with_ids_and_sampling_arrives_as_it_was_sent():

@@ -45,6 +45,7 @@ def test_every_field_of_a_decode_is_read():
         "Deadline_Ms": "2500",
         "Prefix": "0123456789abcdef",
         "Attempt": "4",
+        "Truncate": "1",
     }
 
     head = parse_head(decode_with(**more), 32, LIMITS)
@@ -52,6 +53,22 @@ def test_every_field_of_a_decode_is_read():
     assert (head.mode, head.session, head.past_length) == (Mode.DECODE, "abc", 17)
     assert (head.layers, head.model, head.wire) == (LayerRange(3, 9), "org/model-1.0", 1)
     assert (head.deadline_ms, head.prefix, head.attempt) == (2500, "0123456789abcdef", 4)
+    assert head.truncate
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        decode_with(Truncate="0", Prefix="0123456789abcdef"),
+        decode_with(Truncate="true", Prefix="0123456789abcdef"),
+        decode_with(Truncate="1"),
+        decode_with(Truncate="1", Prefix="0123456789abcdef", Cache="prefill", Past_Len=None),
+    ],
+)
+def test_a_session_is_shortened_only_by_a_decode_that_says_of_which_ids(fields):
+    """Without a digest nobody could tell a rejected draft from the tokens that replace it."""
+    with pytest.raises(BadField, match="Truncate"):
+        parse_head(fields, 32, LIMITS)
 
 
 def test_field_names_are_read_in_any_case():

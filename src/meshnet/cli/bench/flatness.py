@@ -183,8 +183,8 @@ async def _stateless_step(
             activation=activation,
         )
         reply = await composition.client.forward(hop.node, request, HOP_TIMEOUT_S)
-        if isinstance(reply, TokenReply) and reply.token is not None:
-            return reply.token.token_id
+        if isinstance(reply, TokenReply) and reply.drawn is not None:
+            return reply.drawn.ids[-1]
         if not isinstance(reply, ActivationReply):
             raise BenchError(f"{hop.node} answered a stateless step with {reply}")
         activation = reply.activation

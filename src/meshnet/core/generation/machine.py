@@ -245,8 +245,8 @@ class Generation:
         self._sequence.commit(step)
         if not step.want_token:
             return self._ask_step(now)
-        if reply.token is not None:
-            tokens: tuple[SampledToken, ...] = (reply.token,)
+        if reply.drawn is not None:
+            tokens = reply.drawn.tokens
         else:
             self._sequence.degrade(CacheUse.EACH_STEP)
             tokens = tuple(SampledToken(token_id) for token_id in self._encode_text(reply.text))

@@ -80,6 +80,7 @@ def _request(
 def is_answer(reply: ActivationReply | TokenReply, *, tokens: int, is_tail: bool) -> bool:
     """Tell whether `reply` can answer a step of `tokens` positions: right kind, right length."""
     if isinstance(reply, TokenReply):
-        return is_tail and (reply.token is None or 0 <= reply.token.token_id <= TOKEN_ID_MAX)
+        ids = () if reply.drawn is None else reply.drawn.ids
+        return is_tail and all(0 <= token_id <= TOKEN_ID_MAX for token_id in ids)
     shape = reply.activation.hidden.shape
     return not is_tail and (len(shape) < 2 or shape[-2] == tokens)

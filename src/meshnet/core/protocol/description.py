@@ -64,6 +64,7 @@ def _shard_values(shard: ShardDescription) -> dict[str, Any]:
         "capabilities": {
             "kv_cache": shard.capabilities.kv_cache,
             "multi_token": shard.capabilities.multi_token,
+            "truncate": shard.capabilities.truncate,
         },
         "kv_bytes": {"per_token": shard.kv_bytes.per_token, "fixed": shard.kv_bytes.fixed},
         "weight_bytes": shard.weight_bytes,
@@ -96,7 +97,6 @@ def decode_node(data: Buffer, limits: Limits) -> NodeDescription:
 
 
 def _shard(fields: Fields) -> ShardDescription:
-    capabilities = fields.object("capabilities")
     kv_bytes = fields.object("kv_bytes")
     layers = fields.layers("layers")
     layers_total = fields.integer("layers_total", low=layers.stop)
@@ -109,14 +109,20 @@ def _shard(fields: Fields) -> ShardDescription:
         hidden_size=fields.integer("hidden_size", low=1),
         vocab_size=fields.integer("vocab_size", low=1),
         context_length=fields.integer("context_length", low=1),
-        capabilities=Capabilities(
-            capabilities.truth("kv_cache"), capabilities.truth("multi_token")
-        ),
+        capabilities=_capabilities(fields.object("capabilities")),
         kv_bytes=KVBytes(kv_bytes.integer("per_token"), kv_bytes.integer("fixed")),
         weight_bytes=fields.integer("weight_bytes"),
         bytes_read=fields.integer("bytes_read"),
         arithmetic=fields.text("arithmetic"),
         inseparable=_inseparable(fields) if fields.has("inseparable") else (),
+    )
+
+
+def _capabilities(fields: Fields) -> Capabilities:
+    return Capabilities(
+        kv_cache=fields.truth("kv_cache"),
+        multi_token=fields.truth("multi_token"),
+        truncate=fields.truth("truncate") if fields.has("truncate") else False,
     )
 
 

@@ -28,6 +28,7 @@ DEADLINE_MS = "X-Meshnet-Deadline-Ms"
 META = "X-Meshnet-Meta"
 PREFIX = "X-Meshnet-Prefix"
 ATTEMPT = "X-Meshnet-Attempt"
+TRUNCATE = "X-Meshnet-Truncate"
 CACHED = "X-Meshnet-Cached"
 COMPUTE_US = "X-Meshnet-Compute-Us"
 REQUEST = "X-Meshnet-Request"
@@ -48,6 +49,7 @@ FIELDS = (
     META,
     PREFIX,
     ATTEMPT,
+    TRUNCATE,
     CACHED,
     COMPUTE_US,
     REQUEST,
@@ -190,6 +192,13 @@ def read_prefix(found: dict[str, str]) -> str | None:
     if text is not None and _PREFIX.fullmatch(text) is None:
         raise BadField(PREFIX, "16 hex digits in lower case", text)
     return text
+
+
+def read_truncate(found: dict[str, str]) -> bool:
+    text = found.get(TRUNCATE)
+    if text not in (None, "1"):
+        raise BadField(TRUNCATE, "1, or no such field", text)
+    return text is not None
 
 
 def read_request(found: dict[str, str]) -> str | None:

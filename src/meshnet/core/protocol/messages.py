@@ -12,11 +12,11 @@ from enum import Enum
 
 from meshnet.core.vocabulary import (
     Activation,
+    Drawn,
     DType,
     LayerRange,
     MissReason,
     ModelId,
-    SampledToken,
     SamplingParams,
     SessionId,
 )
@@ -48,6 +48,10 @@ class ForwardRequest:
     tokens: tuple[int, ...] = ()
     sampling: SamplingParams | None = None
     want_token: bool = True
+    drafts: int = 0
+    """How many of the last `tokens` are guesses (a decode only)."""
+    truncate: bool = False
+    """A session that holds more than `past_length` is to be shortened first (a decode only)."""
     activation: Activation | None = None
     raw: bytes | bytearray | memoryview = b""
     """A body without shape headers (an ADR-0022 peer): the node that knows its hidden size reads it
@@ -80,9 +84,9 @@ class ActivationReply:
 
 @dataclass(frozen=True, slots=True)
 class TokenReply:
-    """The tail's answer. `token` is None if none was wanted, or if the tail predates `token_id`."""
+    """The tail's answer. `drawn` is None if none was wanted, or if the tail predates `token_id`."""
 
-    token: SampledToken | None
+    drawn: Drawn | None
     text: str
     cached: int | None
     compute_us: int = 0

@@ -1,6 +1,7 @@
 """The JSON meta block: what of a step is neither a header nor tensor bytes.
 
     {"tokens": [ids of the new positions], "sampling": {...}, "want_token": false,
+     "drafts": 3,
      "tensors": [{"name": "hidden", "dtype": "fp32", "shape": [1, 7, 576]}, ...]}
 
 Every key may be absent. `tensors` is there when an activation is more than one tensor named
@@ -17,6 +18,7 @@ from meshnet.core.protocol.fields import Fields, print_object, read_object
 from meshnet.core.protocol.headers import dtype_of
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.vocabulary import (
+    DRAFTS_MAX,
     LOGIT_BIAS_MAX,
     TOKEN_ID_MAX,
     BadField,
@@ -37,6 +39,7 @@ class Meta:
     sampling: SamplingParams | None = None
     want_token: bool = True
     tensors: tuple[TensorSpec, ...] = ()
+    drafts: int = 0
 
 
 def print_meta(meta: Meta) -> bytes:
@@ -48,6 +51,8 @@ def print_meta(meta: Meta) -> bytes:
         values["sampling"] = sampling_values(meta.sampling)
     if not meta.want_token:
         values["want_token"] = False
+    if meta.drafts:
+        values["drafts"] = meta.drafts
     if meta.tensors:
         values["tensors"] = [
             {"name": spec.name, "dtype": spec.dtype.value, "shape": spec.shape}
@@ -64,6 +69,7 @@ def read_meta(data: Buffer, limits: Limits) -> Meta:
         sampling=_sampling(fields.object("sampling")) if fields.has("sampling") else None,
         want_token=fields.truth("want_token") if fields.has("want_token") else True,
         tensors=_tensors(fields, limits) if fields.has("tensors") else (),
+        drafts=fields.integer("drafts", high=DRAFTS_MAX) if fields.has("drafts") else 0,
     )
 
 

@@ -1,7 +1,8 @@
 """A node's answer to a step as status, headers and body, and back.
 
     activation   200, tensor bytes described like a request's
-    token        200, JSON {"text", "token_id", "logprob", "top_logprobs": [[id, logprob], ...]}
+    token        200, JSON {"text", "token_id", "logprob", "top_logprobs": [[id, logprob], ...]},
+                 and of a step with drafts "more": [{"token_id", ...}, ...]
     refusal      4xx or 5xx, JSON (refusals.py)
 
 An ADR-0022 node describes nothing: its activation is read as [1, T, hidden] of the request's
@@ -30,12 +31,14 @@ from meshnet.core.protocol.meta import Meta, print_meta, read_meta
 from meshnet.core.protocol.refusals import JSON, decode_refusal, encode_refusal
 from meshnet.core.protocol.requests import Frame, describe_activation, read_frame
 from meshnet.core.vocabulary import (
+    DRAFTS_MAX,
     HIDDEN,
     LOGPROBS_MAX,
     TOKEN_ID_MAX,
     Activation,
     BadField,
     Buffer,
+    Drawn,
     DType,
     HopLost,
     SampledToken,
@@ -57,11 +60,11 @@ def encode_reply(reply: Reply) -> tuple[int, dict[str, str], list[Buffer]]:
                 fields[h.META] = str(len(meta))
                 parts.insert(0, meta)
         case TokenReply():
-            if not _finite(reply.token):
+            if not _finite(reply.drawn):
                 message = "a log-probability is not finite"
                 return encode_reply(Refusal(Code.NUMERICAL_ERROR, message))
             fields = {h.CONTENT_TYPE: JSON}
-            parts = [print_object(_token_values(reply))]
+            parts = [print_object(_drawn_values(reply))]
         case Refusal():
             status, fields, body = encode_refusal(reply)
             return status, fields, [body]
@@ -72,22 +75,31 @@ def encode_reply(reply: Reply) -> tuple[int, dict[str, str], list[Buffer]]:
     return 200, fields, parts
 
 
-def _finite(token: SampledToken | None) -> bool:
-    if token is None:
-        return True
-    chosen = token.logprob is None or math.isfinite(token.logprob)
-    return chosen and all(math.isfinite(entry.logprob) for entry in token.top)
+def _finite(drawn: Drawn | None) -> bool:
+    tokens = () if drawn is None else drawn.tokens
+    return all(
+        (token.logprob is None or math.isfinite(token.logprob))
+        and all(math.isfinite(entry.logprob) for entry in token.top)
+        for token in tokens
+    )
 
 
-def _token_values(reply: TokenReply) -> dict[str, Any]:
-    values: dict[str, Any] = {"text": reply.text, "token_id": None}
-    if reply.token is not None:
-        values["token_id"] = reply.token.token_id
-        if reply.token.logprob is not None:
-            values["logprob"] = reply.token.logprob
-        if reply.token.top:
-            top = [[entry.token_id, entry.logprob] for entry in reply.token.top]
-            values["top_logprobs"] = top
+def _drawn_values(reply: TokenReply) -> dict[str, Any]:
+    if reply.drawn is None:
+        return {"text": reply.text, "token_id": None}
+    first, *more = map(_token_values, reply.drawn.tokens)
+    values = {"text": reply.text, **first}
+    if more:
+        values["more"] = more
+    return values
+
+
+def _token_values(token: SampledToken) -> dict[str, Any]:
+    values: dict[str, Any] = {"token_id": token.token_id}
+    if token.logprob is not None:
+        values["logprob"] = token.logprob
+    if token.top:
+        values["top_logprobs"] = [[entry.token_id, entry.logprob] for entry in token.top]
     return values
 
 
@@ -120,7 +132,7 @@ def _answer(found: dict[str, str], body: Buffer, asked: ForwardRequest, limits: 
     fields = _tail_fields(found, body, limits)
     if fields is not None:
         text = fields.text("text", chars_max=limits.json_bytes) if fields.has("text") else ""
-        return TokenReply(_token(fields), text, cached, compute_us)
+        return TokenReply(_drawn(fields), text, cached, compute_us)
     return ActivationReply(_activation(found, body, asked, limits), cached, compute_us)
 
 
@@ -142,11 +154,16 @@ def _tail_fields(found: dict[str, str], body: Buffer, limits: Limits) -> Fields 
     return fields if fields.has("text") or fields.has("token_id") else None
 
 
-def _token(fields: Fields) -> SampledToken | None:
+def _drawn(fields: Fields) -> Drawn | None:
     if not fields.has("token_id"):
         if not fields.has("text") and "token_id" not in fields.names():
             raise fields.refuse("text", "a token's text or id")
         return None
+    more = fields.objects("more", count_max=DRAFTS_MAX) if fields.has("more") else []
+    return Drawn(tuple(map(_token, (fields, *more))))
+
+
+def _token(fields: Fields) -> SampledToken:
     token_id = fields.integer("token_id", high=TOKEN_ID_MAX)
     logprob = fields.number("logprob") if fields.has("logprob") else None
     top = _top(fields) if fields.has("top_logprobs") else ()

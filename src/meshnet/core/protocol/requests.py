@@ -55,6 +55,8 @@ def encode_request(request: ForwardRequest) -> tuple[dict[str, str], list[Buffer
         fields[h.ATTEMPT] = str(request.attempt)
     if request.prefix is not None:
         fields[h.PREFIX] = request.prefix
+    if request.truncate:
+        fields[h.TRUNCATE] = "1"
     if request.deadline_ms is not None:
         fields[h.DEADLINE_MS] = str(request.deadline_ms)
     if request.wire:
@@ -72,7 +74,9 @@ def _encode_body(request: ForwardRequest, fields: dict[str, str]) -> list[Buffer
         fields[h.SHAPE] = h.print_shape(request.raw_shape)
     if request.raw_dtype is not None:
         fields[h.DTYPE] = request.raw_dtype.value
-    meta = print_meta(Meta(request.tokens, request.sampling, request.want_token, described))
+    meta = print_meta(
+        Meta(request.tokens, request.sampling, request.want_token, described, request.drafts)
+    )
     parts: list[Buffer] = []
     if meta:
         fields[h.META] = str(len(meta))
@@ -106,6 +110,7 @@ class RequestHead:
     fingerprint: str | None
     attempt: int | None
     prefix: str | None
+    truncate: bool
     deadline_ms: int | None
     wire: int
     trace: str | None
@@ -123,6 +128,8 @@ class RequestHead:
         if self.past_length + length > self.limits.positions:
             expected = f"past and new positions of at most {self.limits.positions}"
             raise BadField(h.PAST_LEN, expected, self.past_length + length)
+        if meta.drafts:
+            _check_drafts(meta, self.mode)
         return ForwardRequest(
             mode=self.mode,
             session=self.session,
@@ -137,6 +144,8 @@ class RequestHead:
             tokens=meta.tokens,
             sampling=meta.sampling,
             want_token=meta.want_token,
+            drafts=meta.drafts,
+            truncate=self.truncate,
             activation=activation,
             raw=raw,
             raw_shape=self.frame.shape if raw else None,
@@ -167,6 +176,7 @@ def parse_head(
         fingerprint=h.read_fingerprint(found),
         attempt=h.read_integer(found, h.ATTEMPT),
         prefix=h.read_prefix(found),
+        truncate=_truncate(found, mode),
         deadline_ms=h.read_integer(found, h.DEADLINE_MS),
         wire=h.read_integer(found, h.WIRE) or 0,
         trace=h.read_request(found),
@@ -184,6 +194,21 @@ def _past_length(found: dict[str, str], mode: Mode, limits: Limits) -> int:
     if past_length is None or past_length > limits.positions:
         raise BadField(h.PAST_LEN, f"0 to {limits.positions} in a decode", past_length)
     return past_length
+
+
+def _truncate(found: dict[str, str], mode: Mode) -> bool:
+    """A shorter session of the same ids: without their digest nobody could tell."""
+    truncate = h.read_truncate(found)
+    if truncate and (mode is not Mode.DECODE or h.PREFIX not in found):
+        raise BadField(h.TRUNCATE, f"a decode with {h.PREFIX} beside it", mode.value)
+    return truncate
+
+
+def _check_drafts(meta: Meta, mode: Mode) -> None:
+    """Guesses follow at least one id that is none, in a step whose last row is drawn from."""
+    if mode is not Mode.DECODE or not meta.want_token or meta.drafts >= len(meta.tokens):
+        expected = "fewer than the tokens of a decode that wants a token"
+        raise BadField("meta.drafts", expected, meta.drafts)
 
 
 @dataclass(frozen=True, slots=True)
