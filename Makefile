@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test check slow bench docs families clean
+.PHONY: help setup demo test check slow bench peers docs families clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -44,6 +44,9 @@ bench: setup ## Measure flatness, split tax and killed nodes; results under benc
 	@$(BIN)/meshnet bench flatness
 	@$(BIN)/meshnet bench split-tax
 	@$(BIN)/python -m tools.kill_bench
+
+peers: setup ## Build llama.cpp's servers, which the benchmarks run beside ours (minutes, once)
+	@$(BIN)/python -m tools.peers
 
 docs: setup ## Regenerate the pages that are generated, and check the rest
 	@$(BIN)/python tools/docs.py
