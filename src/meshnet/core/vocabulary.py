@@ -81,6 +81,16 @@ class DType(Enum):
         return 4 if self is DType.FP32 else 2
 
 
+class WeightFormat(Enum):
+    """How weights are held in memory; int8 ones take activations in fp32."""
+
+    INT8 = "int8"
+    INT8_FAST = "int8-fast"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP32 = "fp32"
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class LayerRange:
     """Half-open interval of absolute layer indices, never empty."""
@@ -300,6 +310,10 @@ class ShardDescription:
     """Digest of what decides the low bits: format, library versions, attention, device kind."""
     inseparable: tuple[LayerRange, ...] = ()
     """Runs of layers that no route may cut (KV sharing)."""
+    weights: str = ""
+    """A `WeightFormat`, or what a later version calls its own; empty: an older node."""
+    operators: str = ""
+    """What multiplies the weights, as its self-test chose."""
 
     @property
     def is_tail(self) -> bool:

@@ -39,6 +39,8 @@ SHARD = ShardDescription(
     bytes_read=141_000_100,
     arithmetic="beef",
     inseparable=(LayerRange(12, 14),),
+    weights="int8",
+    operators="packed",
 )
 NODE = NodeDescription(
     node=NodeId("http://127.0.0.1:9001"),
@@ -64,10 +66,16 @@ def test_keys_of_a_later_version_are_ignored_and_absent_additions_have_a_default
     values = json.loads(encode_node(NODE)) | {"later": {"a": [1]}}
     del values["device"]
     del values["shards"][0]["capabilities"]["truncate"]
+    del values["shards"][0]["weights"], values["shards"][0]["operators"]
 
     read = decode_node(json.dumps(values).encode(), LIMITS)
 
-    older = replace(SHARD, capabilities=Capabilities(kv_cache=True, multi_token=False))
+    older = replace(
+        SHARD,
+        capabilities=Capabilities(kv_cache=True, multi_token=False),
+        weights="",
+        operators="",
+    )
     assert read == replace(NODE, device="cpu", shards=(older, NODE.shards[1]))
 
 

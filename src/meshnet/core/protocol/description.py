@@ -71,6 +71,8 @@ def _shard_values(shard: ShardDescription) -> dict[str, Any]:
         "bytes_read": shard.bytes_read,
         "arithmetic": shard.arithmetic,
         "inseparable": [str(run) for run in shard.inseparable],
+        "weights": shard.weights,
+        "operators": shard.operators,
     }
 
 
@@ -115,6 +117,8 @@ def _shard(fields: Fields) -> ShardDescription:
         bytes_read=fields.integer("bytes_read"),
         arithmetic=fields.text("arithmetic"),
         inseparable=_inseparable(fields) if fields.has("inseparable") else (),
+        weights=fields.text("weights") if fields.has("weights") else "",
+        operators=fields.text("operators") if fields.has("operators") else "",
     )
 
 
