@@ -26,8 +26,9 @@ from typing import assert_never
 
 from meshnet.core.generation.accounting import Accounts, GenerationStats
 from meshnet.core.generation.limits import GenerationLimits, RecoveryBudget
+from meshnet.core.generation.questions import Questions
 from meshnet.core.generation.refusals import Verdict, failure_of, verdict_of
-from meshnet.core.generation.requests import forward_for, is_answer
+from meshnet.core.generation.requests import is_answer
 from meshnet.core.generation.sequence import CacheUse, Step, TokenSequence
 from meshnet.core.generation.states import (
     Asking,
@@ -70,7 +71,7 @@ from meshnet.core.protocol.messages import (
     Reply,
     TokenReply,
 )
-from meshnet.core.vocabulary import Activation, Hop, NodeId, Route, SampledToken
+from meshnet.core.vocabulary import Activation, Hop, Route, SampledToken
 
 Actions = list[GenerationAction]
 
@@ -97,15 +98,14 @@ class Generation:
         jitter: Callable[[], float],
     ) -> None:
         sampling = replace(spec.sampling, prompt_length=len(spec.prompt))
-        self._spec, self._route, self._limits = replace(spec, sampling=sampling), route, limits
+        self._spec, self._limits = replace(spec, sampling=sampling), limits
         self._encode_text, self._jitter = encode_text, jitter
         use = CacheUse.CACHED if route.kv_cache else CacheUse.NONE
         self._sequence = TokenSequence(spec.prompt, use)
         self._budget, self._accounts = RecoveryBudget(limits), Accounts()
-        self._attempt, self._step, self._filling_since = 0, 0, 0.0
-        self._touched: dict[NodeId, None] = {}
-        if spec.reserved:
-            self._touched = {hop.node: None for hop in route.hops}
+        self._questions = Questions(
+            self._spec, route, self._sequence, limits=limits, accounts=self._accounts
+        )
         self._state: State = Idle()
 
     @property
@@ -115,7 +115,7 @@ class Generation:
     @property
     def route(self) -> Route:
         """The hops that the present step goes through."""
-        return self._route
+        return self._questions.route
 
     @property
     def cache_use(self) -> CacheUse:
@@ -183,7 +183,7 @@ class Generation:
         self._accounts.answered(asking.forward.hop, reply, waited_s=now - asking.asked_at)
         if isinstance(reply, Refusal):
             return self._refused(asking, reply, now)
-        is_tail = ref.hop + 1 == len(self._route.hops)
+        is_tail = ref.hop + 1 == len(self.route.hops)
         if not is_answer(reply, tokens=len(asking.step.tokens), is_tail=is_tail):
             return self._lose(asking.forward.hop, "answered something else than was asked", now)
         return self._answered(asking, reply, now)
@@ -197,9 +197,7 @@ class Generation:
     def _rerouted(self, route: Route, now: float) -> Actions:
         if not isinstance(self._state, Rerouting):
             return []
-        self._route = route
-        if not route.kv_cache:
-            self._sequence.degrade(CacheUse.NONE)
+        self._questions.reroute(route)
         return self._refill(self._state.refill, now)
 
     def _no_route(self, message: str, now: float) -> Actions:
@@ -275,7 +273,7 @@ class Generation:
                 self._sequence.degrade(CacheUse.NONE)
                 return self._refill(RefillReason.DEGRADED, now)
             case Verdict.STALE:
-                self._attempt += self._limits.attempt_jump
+                self._questions.attempt += self._limits.attempt_jump
                 return self._recover(RefillReason.STALE, refusal.message, now)
             case Verdict.WAIT:
                 return self._wait(hop, refusal, now)
@@ -295,7 +293,7 @@ class Generation:
         if exhausted is not None:
             message = f"{exhausted}; last: {refusal.message}"
             return self._end([Fail(FailureCode.OVERLOADED, message, refusal.retry_after_s)])
-        spent_s = now - self._filling_since
+        spent_s = now - self._questions.filling_since
         delay_s = self._limits.busy.delay_s(
             self._budget.waits - 1,
             jitter=self._jitter(),
@@ -327,11 +325,11 @@ class Generation:
 
     def _fingerprint(self) -> str | None:
         """Of the only weights that may go on; before the first token any will do."""
-        return (self._route.fingerprint or None) if self._sequence.generated else None
+        return (self.route.fingerprint or None) if self._sequence.generated else None
 
     def _exhausted(self, why: str, now: float) -> Actions | None:
         """Spend one recovery; the end, if none was left."""
-        allowance_s = self._limits.step.of(self._sequence.length) * len(self._route.hops)
+        allowance_s = self._limits.step.of(self._sequence.length) * len(self.route.hops)
         exhausted = self._budget.spend_refill(self._sequence.generated, now, allowance_s)
         if exhausted is None:
             return None
@@ -343,39 +341,18 @@ class Generation:
         asked = self._ask_step(now)
         if self.done:
             return asked
-        return [Refilling(reason, self._attempt), *asked]
+        return [Refilling(reason, self._questions.attempt), *asked]
 
     # --- questions ----------------------------------------------------------------------------
 
     def _ask_step(self, now: float) -> Actions:
-        chunk = self._limits.prefill_chunk if self._route.multi_token else self._sequence.length
-        step = self._sequence.next_step(chunk=chunk)
-        self._step += 1
-        if step.mode is not Mode.DECODE:
-            self._attempt += 1
-            self._accounts.prefills += 1
-            self._filling_since = now
-        return self._ask_hop(step, 0, None, now)
+        return self._ask_hop(self._questions.next_step(now), 0, None, now)
 
-    def _ask_hop(
-        self, step: Step, index: int, activation: Activation | None, now: float
-    ) -> Actions:
+    def _ask_hop(self, step: Step, hop: int, activation: Activation | None, now: float) -> Actions:
         if (remaining_s := self._remaining_s(now)) <= 0.0:
             return self._out_of_time(now)
-        forward = forward_for(
-            step,
-            StepRef(self._attempt, self._step, index),
-            activation,
-            spec=self._spec,
-            route=self._route,
-            limits=self._limits,
-            remaining_s=remaining_s,
-        )
-        if step.mode is not Mode.STATELESS:
-            self._touched[forward.hop.node] = None
-        self._accounts.asked(forward.hop, tokens=len(step.tokens), activation=activation)
-        self._state = Asking(forward, step, now, now + forward.silence_s)
-        return [forward]
+        self._state = self._questions.ask(step, hop, activation, remaining_s=remaining_s, now=now)
+        return [self._state.forward]
 
     def _open_question(self, ref: StepRef) -> Asking | None:
         state = self._state
@@ -395,6 +372,5 @@ class Generation:
     def _end(self, last: Actions) -> Actions:
         """Release comes first: a consumer that leaves after the last token cannot prevent it."""
         self._state = Done()
-        if not self._touched:
-            return last
-        return [Release(self._spec.session, tuple(self._touched)), *last]
+        touched = self._questions.touched
+        return [Release(self._spec.session, touched), *last] if touched else last
