@@ -60,7 +60,7 @@ def encode_reply(reply: Reply) -> tuple[int, dict[str, str], list[Buffer]]:
                 fields[h.META] = str(len(meta))
                 parts.insert(0, meta)
         case TokenReply():
-            if not _finite(reply.drawn):
+            if not finite(reply.drawn):
                 message = "a log-probability is not finite"
                 return encode_reply(Refusal(Code.NUMERICAL_ERROR, message))
             fields = {h.CONTENT_TYPE: JSON}
@@ -75,7 +75,7 @@ def encode_reply(reply: Reply) -> tuple[int, dict[str, str], list[Buffer]]:
     return 200, fields, parts
 
 
-def _finite(drawn: Drawn | None) -> bool:
+def finite(drawn: Drawn | None) -> bool:
     tokens = () if drawn is None else drawn.tokens
     return all(
         (token.logprob is None or math.isfinite(token.logprob))

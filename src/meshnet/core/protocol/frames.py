@@ -1,0 +1,372 @@
+"""The steps of a session stream as frames: a fixed header, then ids, meta block and tensors.
+
+    header (72 bytes) | ids, 4 bytes each | meta block | zeros to a multiple of 16 | tensors
+
+A frame carries what the headers of `POST /forward` carry, less what stays the same for a session
+and is told once when its stream is opened (Opening). Little-endian throughout; a tensor's bytes
+begin at a multiple of 16, so that a receiver can read them where they are.
+
+Invariants
+    * whatever bytes arrive, the outcome is a valid request or BadField;
+    * there is one way to write a request: absent values and gaps are zero, and unknown flags are
+      refused, since to overlook one could mean another step;
+    * sizes are checked before anything is made from them; tensor bytes are not copied.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from meshnet.core.protocol import headers as h
+from meshnet.core.protocol.limits import Limits
+from meshnet.core.protocol.messages import ForwardRequest, Mode
+from meshnet.core.protocol.meta import DIMENSION_MAX, Meta, print_meta, read_meta
+from meshnet.core.vocabulary import (
+    DRAFTS_MAX,
+    HIDDEN,
+    TOKEN_ID_MAX,
+    Activation,
+    BadField,
+    Buffer,
+    DType,
+    LayerRange,
+    ModelId,
+    SessionId,
+    TensorSpec,
+    TooLarge,
+)
+
+SUBPROTOCOL = "meshnet.1"
+"""Names this layout; another layout is another name."""
+OVERHEAD_BYTES = 4096
+"""What a frame may be longer than the body of the same step as a POST, ids aside."""
+ALIGNMENT = 16
+DIMENSIONS_MAX = 4
+"""Of the one tensor that a header describes; others are described in the meta block."""
+_HEADER = struct.Struct("<BBHIQQ8sIIIIIBBHIIII")
+_ONE_ID = struct.Struct("<I")
+_NUMBER_AT = 4
+_LAYER_MAX = 999_999
+_INTEGER_MAX = 10**h.INTEGER_DIGITS - 1
+_ATTEMPT, _PREFIX, _DEADLINE, _NO_TOKEN, _TRUNCATE = 1, 2, 4, 8, 16
+_FLAGS = _ATTEMPT | _PREFIX | _DEADLINE | _NO_TOKEN | _TRUNCATE
+_NO_PREFIX = bytes(8)
+_MODES = {Mode.PREFILL: 1, Mode.DECODE: 2}
+_MODE_OF = {code: mode for mode, code in _MODES.items()}
+_DTYPES = {DType.FP32: 1, DType.BF16: 2, DType.FP16: 3}
+_DTYPE_OF = {code: dtype for dtype, code in _DTYPES.items()}
+
+
+class Kind(IntEnum):
+    """First byte of a frame."""
+
+    STEP = 1
+    RELEASE = 2
+    ACTIVATION = 3
+    TOKENS = 4
+    REFUSAL = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What every step of a stream has in common, told once."""
+
+    session: SessionId
+    model: ModelId | None = None
+    fingerprint: str | None = None
+    wire: int = 0
+    trace: str | None = None
+
+    @classmethod
+    def of(cls, request: ForwardRequest) -> Opening:
+        assert request.session is not None, "a stream belongs to a session"
+        return cls(request.session, request.model, request.fingerprint, request.wire, request.trace)
+
+    def headers(self) -> dict[str, str]:
+        fields: dict[str, str] = {}
+        if self.model is not None:
+            fields[h.MODEL] = h.print_quoted(self.model)
+        if self.fingerprint is not None:
+            fields[h.FINGERPRINT] = h.print_quoted(self.fingerprint)
+        if self.wire:
+            fields[h.WIRE] = str(self.wire)
+        if self.trace is not None:
+            fields[h.REQUEST] = self.trace
+        return fields
+
+    @classmethod
+    def parse(cls, name: str, headers: Iterable[tuple[str, str]], limits: Limits) -> Opening:
+        """Read the session's name from the path and the rest from the headers. Raises BadField."""
+        found = h.collect(headers, limits)
+        return cls(
+            session=h.session_id(name),
+            model=h.read_model(found),
+            fingerprint=h.read_fingerprint(found),
+            wire=h.read_integer(found, h.WIRE) or 0,
+            trace=h.read_request(found),
+        )
+
+
+def frame_bytes_max(limits: Limits) -> int:
+    """Return the length of the longest frame: a body, its ids, and the header."""
+    return limits.body_bytes + 4 * limits.positions + OVERHEAD_BYTES
+
+
+def number_of(frame: Buffer) -> int:
+    """Return the number that ties an answer to its step. Raises BadField."""
+    if len(frame) < _NUMBER_AT + 4:
+        raise BadField("frame", "a header", f"{len(frame)} bytes")
+    number: int = _ONE_ID.unpack_from(frame, _NUMBER_AT)[0]
+    return number
+
+
+def encode_release() -> bytes:
+    """Say that the session is over: a hint, and the last frame of its stream."""
+    return struct.pack("<BBHI", Kind.RELEASE, 0, 0, 0)
+
+
+def fits(request: ForwardRequest) -> bool:
+    """Whether a stream can carry this step: it belongs to a session and describes its tensors."""
+    return request.session is not None and request.mode in _MODES and not len(request.raw)
+
+
+def encode_step(number: int, request: ForwardRequest) -> bytes:
+    """Return the frame of a step that `fits`; the session and its like are the stream's."""
+    flags = 0 if request.want_token else _NO_TOKEN
+    if request.attempt is not None:
+        flags |= _ATTEMPT
+    if request.prefix is not None:
+        flags |= _PREFIX
+    if request.deadline_ms is not None:
+        flags |= _DEADLINE
+    if request.truncate:
+        flags |= _TRUNCATE
+    dtype, dims, sizes, described = describe(request.activation)
+    meta = print_meta(Meta(sampling=request.sampling, tensors=described))
+    layers = request.layers
+    header = _HEADER.pack(
+        Kind.STEP,
+        _MODES[request.mode],
+        flags,
+        number,
+        request.attempt or 0,
+        request.deadline_ms or 0,
+        _NO_PREFIX if request.prefix is None else bytes.fromhex(request.prefix),
+        request.past_length,
+        0 if layers is None else layers.start,
+        0 if layers is None else layers.stop,
+        len(request.tokens),
+        len(meta),
+        dtype,
+        dims,
+        request.drafts,
+        *sizes,
+    )
+    return joined(header, _encode_ids(request.tokens), meta, request.activation)
+
+
+def _encode_ids(ids: tuple[int, ...]) -> bytes:
+    return _ONE_ID.pack(ids[0]) if len(ids) == 1 else struct.pack(f"<{len(ids)}I", *ids)
+
+
+def joined(header: bytes, ids: bytes, meta: bytes, activation: Activation | None) -> bytes:
+    """Put the parts behind each other, the tensors at a multiple of ALIGNMENT."""
+    if activation is None:
+        return b"".join((header, ids, meta))
+    gap = bytes(-(len(header) + len(ids) + len(meta)) % ALIGNMENT)
+    return b"".join((header, ids, meta, gap, activation.data))
+
+
+_NO_SIZES = (0,) * DIMENSIONS_MAX
+
+
+def describe(
+    activation: Activation | None,
+) -> tuple[int, int, tuple[int, ...], tuple[TensorSpec, ...]]:
+    """Return dtype, dimensions and sizes for a header, and what the meta block must say instead."""
+    if activation is None:
+        return 0, 0, _NO_SIZES, ()
+    spec = activation.tensors[0]
+    dims = len(spec.shape)
+    if len(activation.tensors) > 1 or spec.name != HIDDEN or not 2 <= dims <= DIMENSIONS_MAX:
+        return 0, 0, _NO_SIZES, activation.tensors
+    return _DTYPES[spec.dtype], dims, (*spec.shape, *_NO_SIZES[dims:]), ()
+
+
+def decode_step(frame: Buffer, opening: Opening, limits: Limits) -> ForwardRequest | None:
+    """Read a step; None is a release. The activation is a view of `frame`. Raises BadField."""
+    number_of(frame)
+    if frame[0] == Kind.RELEASE:
+        if bytes(frame) != encode_release():
+            raise BadField("frame", "a release of 8 bytes", bytes(frame[:16]))
+        return None
+    if frame[0] != Kind.STEP or len(frame) < _HEADER.size:
+        raise BadField("frame", f"a step's header of {_HEADER.size} bytes", bytes(frame[:8]))
+    return _step(frame, _Step._make(_HEADER.unpack_from(frame)), opening, limits)
+
+
+class _Step(NamedTuple):
+    """A step's header as it came; nothing in it is checked yet."""
+
+    kind: int
+    mode: int
+    flags: int
+    number: int
+    attempt: int
+    deadline_ms: int
+    prefix: bytes
+    past_length: int
+    start: int
+    stop: int
+    ids: int
+    meta_bytes: int
+    dtype: int
+    dims: int
+    drafts: int
+    size_0: int
+    size_1: int
+    size_2: int
+    size_3: int
+
+    @property
+    def described(self) -> tuple[int, int, tuple[int, ...]]:
+        return self.dtype, self.dims, (self.size_0, self.size_1, self.size_2, self.size_3)
+
+
+def _step(frame: Buffer, head: _Step, opening: Opening, limits: Limits) -> ForwardRequest:
+    mode = _MODE_OF.get(head.mode)
+    if mode is None or head.flags & ~_FLAGS:
+        raise BadField("frame.mode", "1 or 2, and flags of this version", (head.mode, head.flags))
+    if head.past_length > limits.positions or (head.past_length and mode is not Mode.DECODE):
+        raise BadField(h.PAST_LEN, f"0 to {limits.positions} in a decode", head.past_length)
+    tokens, at = _ids(frame, head.ids, limits)
+    meta, activation = read_rest(frame, at, head.meta_bytes, head.described, limits)
+    if meta.tokens or not meta.want_token or meta.drafts:
+        raise BadField("meta", "neither tokens nor drafts in a frame", "both")
+    _check_length(head, tokens, activation, limits)
+    request = ForwardRequest(
+        mode=mode,
+        session=opening.session,
+        past_length=head.past_length,
+        layers=_layers(head),
+        model=opening.model,
+        fingerprint=opening.fingerprint,
+        attempt=_optional(head, _ATTEMPT, head.attempt, h.ATTEMPT),
+        prefix=_prefix(head),
+        deadline_ms=_optional(head, _DEADLINE, head.deadline_ms, h.DEADLINE_MS),
+        wire=opening.wire,
+        tokens=tokens,
+        sampling=meta.sampling,
+        want_token=not head.flags & _NO_TOKEN,
+        drafts=head.drafts,
+        truncate=bool(head.flags & _TRUNCATE),
+        activation=activation,
+        trace=opening.trace,
+    )
+    _check_drafts(request)
+    return request
+
+
+def _ids(frame: Buffer, count: int, limits: Limits) -> tuple[tuple[int, ...], int]:
+    """Return the ids behind the header, and where they end."""
+    end = _HEADER.size + 4 * count
+    if count > limits.positions or end > len(frame):
+        raise BadField("frame.tokens", f"at most {limits.positions} ids, all there", count)
+    ids = struct.unpack_from(f"<{count}I", frame, _HEADER.size)
+    if ids and max(ids) > TOKEN_ID_MAX:
+        raise BadField("frame.tokens", f"integers from 0 to {TOKEN_ID_MAX}", max(ids))
+    return ids, end
+
+
+def read_rest(
+    frame: Buffer,
+    at: int,
+    meta_bytes: int,
+    described: tuple[int, int, tuple[int, ...]],
+    limits: Limits,
+) -> tuple[Meta, Activation | None]:
+    """Read the meta block at `at`, and the tensors behind it up to the end. Raises BadField."""
+    if meta_bytes > limits.meta_bytes:
+        raise TooLarge(h.META, f"at most {limits.meta_bytes} bytes", meta_bytes)
+    end = at + meta_bytes
+    if end > len(frame):
+        raise BadField(h.META, f"at most the {len(frame) - at} bytes there are", meta_bytes)
+    view = memoryview(frame)
+    meta = read_meta(view[at:end], limits) if meta_bytes else _NO_META
+    specs = _specs(described, meta)
+    if not specs:
+        if end != len(frame):
+            raise BadField("frame", f"{end} bytes", len(frame))
+        return meta, None
+    begin = end + -end % ALIGNMENT
+    expected = begin + sum(spec.nbytes for spec in specs)
+    if len(frame) != expected or any(view[end:begin]):
+        raise BadField("frame", f"{expected} bytes, those between parts zero", len(frame))
+    return meta, Activation(specs, view[begin:])
+
+
+_NO_META = Meta()
+
+
+def _specs(described: tuple[int, int, tuple[int, ...]], meta: Meta) -> tuple[TensorSpec, ...]:
+    """Return what the header or the meta block says of the tensors, in one of the two places."""
+    code, dims, sizes = described
+    if not code and not dims and sizes == _NO_SIZES:
+        return meta.tensors
+    dtype, shape, beyond = _DTYPE_OF.get(code), sizes[:dims], sizes[dims:]
+    right = 2 <= dims <= DIMENSIONS_MAX and min(shape) > 0 and max(shape) <= DIMENSION_MAX
+    if dtype is None or not right or any(beyond) or meta.tensors:
+        raise BadField(h.SHAPE, f"2 to {DIMENSIONS_MAX} sizes of one tensor", (code, dims, sizes))
+    return (TensorSpec(HIDDEN, dtype, shape),)
+
+
+def _check_length(
+    head: _Step, tokens: tuple[int, ...], activation: Activation | None, limits: Limits
+) -> None:
+    length = len(tokens)
+    if activation is not None:
+        length = activation.hidden.shape[-2]
+        if tokens and len(tokens) != length:
+            raise BadField("frame.tokens", f"{length} ids, one a position", len(tokens))
+    if not length:
+        raise BadField("frame", "an activation or tokens", "neither")
+    if head.past_length + length > limits.positions:
+        expected = f"past and new positions of at most {limits.positions}"
+        raise BadField(h.PAST_LEN, expected, head.past_length + length)
+
+
+def _layers(head: _Step) -> LayerRange | None:
+    if not head.start and not head.stop:
+        return None
+    if not head.start < head.stop <= _LAYER_MAX:
+        raise BadField(h.LAYERS, "start < stop", (head.start, head.stop))
+    return LayerRange(head.start, head.stop)
+
+
+def _optional(head: _Step, flag: int, value: int, field: str) -> int | None:
+    present = head.flags & flag
+    if value > (_INTEGER_MAX if present else 0):
+        raise BadField(field, f"at most {_INTEGER_MAX}, and 0 where it is absent", value)
+    return value if present else None
+
+
+def _prefix(head: _Step) -> str | None:
+    if head.flags & _PREFIX:
+        return head.prefix.hex()
+    if head.prefix != _NO_PREFIX:
+        raise BadField(h.PREFIX, "zeros where it is absent", head.prefix.hex())
+    return None
+
+
+def _check_drafts(request: ForwardRequest) -> None:
+    if request.truncate and (request.mode is not Mode.DECODE or request.prefix is None):
+        raise BadField(h.TRUNCATE, f"a decode with {h.PREFIX} beside it", request.mode.value)
+    most = min(DRAFTS_MAX, len(request.tokens) - 1)
+    asked = request.mode is Mode.DECODE and request.want_token
+    if request.drafts and (not asked or request.drafts > most):
+        expected = f"at most {DRAFTS_MAX}, fewer than the tokens of a decode that wants a token"
+        raise BadField("frame.drafts", expected, request.drafts)
