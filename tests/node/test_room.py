@@ -125,3 +125,18 @@ async def test_two_models_share_the_bytes_of_their_device(whole: Bench) -> None:
 
     refused(full, Code.NO_ROOM)
     assert isinstance(room, Reserved)
+
+
+async def test_a_session_whose_stream_is_open_keeps_its_place_until_the_stream_closes(
+    whole: Bench,
+) -> None:
+    whole.service = whole.serve(NodeLimits(kv_bytes_max=2**20, sessions_max=1))
+    whole.service.pin(SESSION)
+    await whole.prefilled()
+    whole.clock.now += 60.0
+
+    refused(await whole.service.reserve(ReserveRequest(SessionId("t"), 10)), Code.NO_ROOM)
+    whole.service.unpin(SESSION)
+
+    assert whole.service.session(SESSION) is not None
+    assert isinstance(await whole.service.reserve(ReserveRequest(SessionId("t"), 10)), Reserved)

@@ -144,6 +144,14 @@ class NodeService(Generic[S]):
         self._shards.release(session, model, self._clock())
         self._shards.tell(self._record, self._clock())
 
+    def pin(self, session: SessionId) -> None:
+        """Keep the session's place while a stream of it is open; `unpin` ends it."""
+        self._shards.pin(session)
+
+    def unpin(self, session: SessionId) -> None:
+        """End one `pin`: the session stays until somebody needs its place."""
+        self._shards.unpin(session)
+
     def session(self, session: SessionId) -> SessionDescription | None:
         return self._shards.session(session, self._clock())
 

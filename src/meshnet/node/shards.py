@@ -100,6 +100,12 @@ class LoadedShards(Generic[S]):
             if model in (None, name):
                 loaded.store.release(session, now)
 
+    def pin(self, session: SessionId) -> None:
+        self._budget.streams.pin(session)
+
+    def unpin(self, session: SessionId) -> None:
+        self._budget.streams.unpin(session)
+
     def session(self, session: SessionId, now: float) -> SessionDescription | None:
         for loaded in self._by_model.values():
             found = loaded.store.describe(session, now)

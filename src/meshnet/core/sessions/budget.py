@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from meshnet.core.sessions.entry import C, Eviction, EvictionReason, SessionCacheEntry
+from meshnet.core.sessions.streams import OpenStreams
 from meshnet.core.vocabulary import SessionId
 
 EVICTIONS_KEPT = 256
@@ -35,6 +36,7 @@ class Shelf(Generic[C]):
         self.entries: dict[SessionId, SessionCacheEntry[C]] = {}
         self.ttl_s = ttl_s
         self.pin_s = pin_s
+        self.streams = OpenStreams()
         self.evictions: Counter[EvictionReason] = Counter()
         self.recent: deque[Eviction] = deque(maxlen=EVICTIONS_KEPT)
 
@@ -44,7 +46,8 @@ class Shelf(Generic[C]):
         self.recent.append(Eviction(entry.session, reason))
 
     def pinned(self, entry: SessionCacheEntry[C], now: float) -> bool:
-        return entry.pinned(now, self.pin_s)
+        """Whether a step of it runs, its stream is open, or it was touched a moment ago."""
+        return entry.pinned(now, self.pin_s) or entry.session in self.streams
 
     def expire(self, now: float) -> None:
         """Forget what nobody used for longer than `ttl_s`; a running step is use."""
@@ -83,10 +86,12 @@ class ByteBudget:
         if bytes_max < 1:
             raise ValueError(f"bytes_max: expected at least 1, got {bytes_max}")
         self.bytes_max = bytes_max
+        self.streams = OpenStreams()
         self._shelves: list[Shelf[Any]] = []
         self._created = 0
 
     def add(self, shelf: Shelf[Any]) -> None:
+        shelf.streams = self.streams
         self._shelves.append(shelf)
 
     def remove(self, shelf: Shelf[Any]) -> None:
