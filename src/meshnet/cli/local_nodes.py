@@ -69,11 +69,7 @@ def _spec(name: str, layers: LayerRange, environment: dict[str, str]) -> ChildSp
 def _environment(settings: Settings, *, nodes: int) -> dict[str, str]:
     """Return a child's environment: this one, with every setting of ours made explicit."""
     threads = settings.threads or threads_each(cores=cores(), nodes=nodes)
-    own = {
-        f"{ENVIRONMENT_PREFIX}{name.upper()}": _text(value)
-        for name, value in settings
-        if value is not None and value != ()
-    }
+    own = settings_environment(settings)
     own[f"{ENVIRONMENT_PREFIX}THREADS"] = str(threads)
     if settings.kv_max_bytes is None and settings.device == "cpu":
         # Each node would claim half of the memory that all of them share.
@@ -82,6 +78,15 @@ def _environment(settings: Settings, *, nodes: int) -> dict[str, str]:
         **os.environ,
         **own,
         **thread_environment(cores=cores(), nodes=nodes, threads=threads),
+    }
+
+
+def settings_environment(settings: Settings) -> dict[str, str]:
+    """Return the variables by which another process reads these settings."""
+    return {
+        f"{ENVIRONMENT_PREFIX}{name.upper()}": _text(value)
+        for name, value in settings
+        if value is not None and value != ()
     }
 
 

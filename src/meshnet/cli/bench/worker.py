@@ -1,0 +1,94 @@
+"""The other end of workers.py: `python -m meshnet.cli.bench.worker KIND ARGUMENTS`.
+
+    up NODES             a mesh with its API; the ready line has its url
+    engine               the whole model on this process's engine, nothing of meshnet around it
+    generate             the same model by transformers' `generate`
+    wires PORT ...       one delaying proxy per port of loopback; {"delay_s": s} sets all
+
+Settings come by environment. Invariant: only a question of the parent makes it work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import selectors
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from meshnet.cli.settings import load_settings
+from meshnet.mesh.parent import end_with_parent
+
+
+def main(arguments: Sequence[str]) -> None:
+    kind, *rest = arguments
+    KINDS[kind](rest)
+
+
+def tell(value: dict[str, Any]) -> None:
+    print(json.dumps(value), flush=True)
+
+
+def _up(arguments: Sequence[str]) -> None:
+    from meshnet.cli.up import up
+
+    end_with_parent()
+    up(load_settings({}), nodes=int(arguments[0]), split=None, as_json=True)
+
+
+def _engine(arguments: Sequence[str]) -> None:
+    from meshnet.cli.bench.lone import LoneEngine
+
+    _answer(LoneEngine.loaded(load_settings({})).decode)
+
+
+def _generate(arguments: Sequence[str]) -> None:
+    from meshnet.cli.bench.lone import Transformers
+
+    _answer(Transformers.loaded(load_settings({})).decode)
+
+
+def _answer(decode: Callable[[Sequence[int], int], dict[str, Any]]) -> None:
+    """Decode for each line of stdin until there is none."""
+    tell({"event": "ready"})
+    for line in sys.stdin:
+        question = json.loads(line)
+        tell(decode(question["prompt"], question["tokens"]))
+
+
+def _wires(arguments: Sequence[str]) -> None:
+    # `select` takes a wait in microseconds; epoll, and uvloop's clock, in milliseconds.
+    loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(_run_wires([int(port) for port in arguments]))
+
+
+async def _run_wires(ports: Sequence[int]) -> None:
+    from meshnet.cli.bench.proxy import DelayProxy
+
+    async with AsyncExitStack() as stack:
+        wires = [await stack.enter_async_context(DelayProxy("127.0.0.1", p)) for p in ports]
+        questions = asyncio.StreamReader()
+        await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(questions), sys.stdin
+        )
+        tell({"event": "ready", "ports": [wire.port for wire in wires]})
+        while line := await questions.readline():
+            delay_s = float(json.loads(line)["delay_s"])
+            for wire in wires:
+                wire.delay_s = delay_s
+            tell({"delay_s": delay_s})
+
+
+KINDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "up": _up,
+    "engine": _engine,
+    "generate": _generate,
+    "wires": _wires,
+}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
