@@ -9,9 +9,15 @@ import torch
 from tests.families import LAYERS, save_family
 from tests.family_rows import prompt
 from tests.shard_chain import Chain, load_chain
-from transformers.cache_utils import DummyLayer, DynamicCache
+from transformers.cache_utils import (
+    DummyLayer,
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionLayer,
+)
 
-from meshnet.engine.cache import ShardCache, tensors
+from meshnet.engine.cache import KVLayer, ShardCache, tensors
 
 
 def filled(cache: DynamicCache) -> list[int]:
@@ -34,20 +40,48 @@ def test_each_shard_fills_the_slots_of_its_own_layers_and_no_others(tmp_path: Pa
 
 
 def test_every_slot_is_of_the_kind_that_the_models_own_cache_has(tmp_path: Path):
-    """Full attention, sliding windows and linear attention, each in its layer."""
+    """Linear attention in transformers' own layers; keys and values in ours, same windows."""
     for name in ("llama", "gemma3", "qwen3_next"):
         chain = Chain(load_chain(save_family(tmp_path / name, name), (2, 3), LAYERS))
         config = chain.shards[0]._runner._model.config
-        own = [type(layer) for layer in DynamicCache(config=config).layers]
+        own = DynamicCache(config=config).layers
 
         kept = [
-            type(state.cache.layers[index])
+            state.cache.layers[index]
             for state in chain.states
             if state is not None
             for index in range(state.layers.start, state.layers.stop)
         ]
 
-        assert kept == own
+        assert [_window(layer) for layer in kept] == [_window(layer) for layer in own]
+        assert {type(layer) for layer in kept} <= {KVLayer, LinearAttentionLayer}
+
+
+def _window(layer: object) -> object:
+    """A layer's window, None if it keeps all keys, or its type if it keeps none."""
+    if isinstance(layer, KVLayer):
+        return layer.buffer.window
+    if isinstance(layer, DynamicLayer):
+        return getattr(layer, "sliding_window", None)
+    return type(layer)
+
+
+@pytest.mark.parametrize("window", [None, 8, 300])
+def test_a_layer_of_ours_returns_what_transformers_own_would(window: int | None):
+    """Models that keep their own attention see the same keys and masks as before."""
+    ours = KVLayer(window)
+    own = DynamicLayer() if window is None else DynamicSlidingWindowLayer(window)
+    generator = torch.Generator().manual_seed(0)
+    for length in (5, 1, 2, 300, 1, 1, 260, 7):
+        new = torch.randn(1, 2, length, 4, generator=generator)
+
+        assert ours.get_mask_sizes(length) == own.get_mask_sizes(length)
+        keys, values = ours.update(new, -new)
+        expected_keys, expected_values = own.update(new, -new)
+        ours.buffer.settle()
+
+        assert torch.equal(keys, expected_keys)
+        assert torch.equal(values, expected_values)
 
 
 def test_a_sparse_update_of_transformers_cache_leaves_other_slots_empty():

@@ -2,11 +2,18 @@
 
 transformers asks a cache for its length through some layer, often layer 0, which on most shards
 is empty: the answers would be wrong, and masks with them, silently. So slots of other shards are
-`DummyLayer`, which every such probe skips, and the length is a counter of ours.
+`DummyLayer`, which every such probe skips, and the length is a counter of ours. Keys and values of
+full, sliding and MLA layers are in buffers of ours (kv.py) behind transformers' interface; linear,
+convolutional and hybrid layers stay transformers' own.
+
+    layer index    0        1        2       3
+    held [1, 3)    Dummy    KVLayer  KVLayer Dummy
+                              |
+                              update(keys, values) -> views of a buffer, which say whose they are
 
 Invariants
     * `length` is the number of positions every local layer has seen, or the cache is torn;
-    * nothing reads a length off a layer.
+    * nothing reads a length off a layer that is not ours.
 
 Source: transformers 5.24 `cache_utils`; `masking_utils.find_first_full_attention_index`.
 """
@@ -14,13 +21,99 @@ Source: transformers 5.24 `cache_utils`; `masking_utils.find_first_full_attentio
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import torch
-from transformers.cache_utils import DummyLayer, DynamicCache
+from torch import Tensor
+from transformers.cache_utils import (
+    Cache,
+    CacheLayerMixin,
+    DummyLayer,
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+)
 
 from meshnet.core.vocabulary import LayerRange
+from meshnet.engine.kv import KVBuffer
+
+_ROWS = "meshnet_rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The last `length` positions of a buffer, in the order in which a call has its rows."""
+
+    buffer: KVBuffer
+    length: int
+
+    @property
+    def past_length(self) -> int:
+        return self.buffer.length - self.length
+
+
+def rows_of(keys: Tensor) -> Sequence[Rows] | None:
+    """Whose rows `keys` are, if they are what a `KVLayer` returned and not made from it."""
+    rows: Sequence[Rows] | None = getattr(keys, _ROWS, None)
+    return rows
+
+
+class KVLayer(CacheLayerMixin):  # type: ignore[misc]
+    """Keys and values of one layer; `window` positions up to its own are what a row sees."""
+
+    def __init__(self, window: int | None = None) -> None:
+        super().__init__()
+        self.buffer = KVBuffer(window)
+        self.is_sliding = window is not None
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Append and return what the new rows may see, as transformers' own layers would."""
+        length = key_states.shape[-2]
+        before, _ = self.get_mask_sizes(0)
+        self.buffer.append(key_states[0], value_states[0])
+        keys_HSD, values_HSD = self.buffer.last(before + length)
+        keys_BHSD = keys_HSD[None]
+        setattr(keys_BHSD, _ROWS, (Rows(self.buffer, length),))
+        return keys_BHSD, values_HSD[None]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Length of what a step of `query_length` sees, and the position of its first key."""
+        length, window = self.buffer.length, self.buffer.window
+        before = length if window is None else min(length, window - 1)
+        return before + query_length, length - before
+
+    def get_seq_length(self) -> int:
+        return self.buffer.length
+
+    def get_max_length(self) -> int:
+        return -1 if self.buffer.window is None else self.buffer.window
+
+
+class _SharedLayer(DummyLayer):  # type: ignore[misc]
+    """One layer of several sessions, whose rows stand one after the other."""
+
+    def __init__(self, parts: Sequence[tuple[KVBuffer, int]]) -> None:
+        super().__init__()
+        self._parts = parts
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Append every row to its own session's buffer; what it returns says whose they are."""
+        start = 0
+        for buffer, length in self._parts:
+            rows = slice(start, start + length)
+            buffer.append(key_states[0, :, rows], value_states[0, :, rows])
+            start += length
+        keys = key_states.view(key_states.shape)
+        setattr(keys, _ROWS, tuple(Rows(buffer, length) for buffer, length in self._parts))
+        return keys, value_states
 
 
 class _LocalLayers:
@@ -33,9 +126,34 @@ class _LocalLayers:
     def keep_only(self, local: LayerRange) -> None:
         self.local, self.length = local, 0
         self.layers = [
-            layer if local.start <= index < local.stop else DummyLayer()
+            _own(layer) if local.start <= index < local.stop else DummyLayer()
             for index, layer in enumerate(self.layers)
         ]
+
+    def settle(self, length: int) -> None:
+        """Note that every layer has seen `length` positions."""
+        self.length = length
+        for layer in self.layers:
+            if isinstance(layer, KVLayer) and layer.is_sliding:
+                layer.buffer.settle()
+
+    def can_truncate(self, length: int) -> bool:
+        """Whether the session could go on from `length` as if it had never been longer."""
+        if not self.layers:
+            return False
+        return all(
+            layer.buffer.can_truncate(length)
+            if isinstance(layer, KVLayer)
+            else isinstance(layer, DummyLayer)
+            for layer in self.layers
+        )
+
+    def truncate(self, length: int) -> None:
+        """Forget the positions from `length` on; O(1)."""
+        for layer in self.layers:
+            if isinstance(layer, KVLayer):
+                layer.buffer.truncate(length)
+        self.length = length
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.length
@@ -50,6 +168,27 @@ class _LocalLayers:
 
 class ShardCache(_LocalLayers, DynamicCache):  # type: ignore[misc]
     """`DynamicCache` for a range of layers at absolute indices."""
+
+
+def together(caches: Sequence[Any], lengths: Sequence[int]) -> Cache:
+    """What a forward over rows of several sessions updates: `lengths` rows for each of `caches`.
+
+    Only caches whose layers all are `KVLayer` can be together.
+    """
+    layers = []
+    for index, layer in enumerate(caches[0].layers):
+        if isinstance(layer, KVLayer):
+            buffers = [cache.layers[index].buffer for cache in caches]
+            layers.append(_SharedLayer(list(zip(buffers, lengths, strict=True))))
+        else:
+            layers.append(layer)
+    return Cache(layers=layers)
+
+
+def can_be_together(cache: Any) -> bool:
+    return bool(cache.layers) and all(
+        isinstance(layer, KVLayer | DummyLayer) for layer in cache.layers
+    )
 
 
 def cache_class(decoder: Any) -> type[Any]:
@@ -69,25 +208,37 @@ def new_cache(kind: type[Any], config: Any, local: LayerRange) -> Any:
     return cache
 
 
-def tensors(cache: Any) -> Iterator[tuple[int, torch.Tensor]]:
+def _own(layer: Any) -> Any:
+    """`layer`, or ours in its place if it holds nothing but keys and values."""
+    if type(layer) is DynamicLayer:
+        return KVLayer()
+    if type(layer) is DynamicSlidingWindowLayer:
+        return KVLayer(layer.sliding_window)
+    return layer
+
+
+def tensors(cache: Any) -> Iterator[tuple[int, Tensor]]:
     """Every tensor the cache holds with its layer's index, whatever the kind of layer."""
     for index, layer in enumerate(cache.layers):
-        for name, value in vars(layer).items():
+        held = vars(layer)
+        if isinstance(layer, KVLayer):
+            held = {"keys": layer.buffer.keys, "values": layer.buffer.values}
+        for name, value in held.items():
             if name.startswith("_"):
                 continue
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, Tensor):
                 yield index, value
             elif isinstance(value, dict):
                 for part in value.values():
-                    if isinstance(part, torch.Tensor):
+                    if isinstance(part, Tensor):
                         yield index, part
     for index, value in enumerate(getattr(cache, "linear_cache", ())):
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, Tensor):
             yield index, value
 
 
 def allocated_bytes(cache: Any) -> int:
-    """Bytes of the distinct storages held: sliding layers keep views of larger tensors."""
+    """Bytes of the distinct storages held: transformers' layers may keep views of larger ones."""
     storages = {}
     for _, tensor in tensors(cache):
         storage = tensor.untyped_storage()

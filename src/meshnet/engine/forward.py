@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from meshnet.core.vocabulary import LayerRange
-from meshnet.engine.cache import cache_class, new_cache
+from meshnet.engine.cache import cache_class, can_be_together, new_cache, together
+from meshnet.engine.interface import implementations
 from meshnet.engine.rotary import dynamic_rotaries
 from meshnet.engine.runner import Passing, Segment
 from meshnet.engine.trimming import TrimmedLayers
@@ -52,7 +53,19 @@ class LayerRunner:
         # Not read off a parameter: some are kept in fp32 whatever the model's element type.
         self.dtype = dtype
         self.device = next(model.parameters()).device
+        self.attention: str = model.config._attn_implementation
         self.batches = False
+
+    def use_attention(self, name: str) -> None:
+        """Make every layer attend by what transformers knows as `name`."""
+        for implement in implementations(self._model):
+            implement(name)
+        self.attention = name
+
+    def could_batch(self) -> bool:
+        """Whether nothing but the rows' positions tells the sessions of a batch apart."""
+        sound = self._takes_positions and not self._dynamic_rotaries
+        return sound and can_be_together(self.new_cache(self.held))
 
     def new_cache(self, layers: LayerRange) -> Any:
         return new_cache(self._cache_class, self._model.config, layers)
@@ -103,11 +116,14 @@ class LayerRunner:
     def _prepared(
         self, entering: Tensor | Passing, layers: LayerRange, segments: Sequence[Segment]
     ) -> dict[str, Any]:
-        (segment,) = segments
+        cache = segments[0].cache
+        if len(segments) > 1:
+            caches, lengths = [s.cache for s in segments], [s.length for s in segments]
+            cache = together(caches, lengths)
         self._layers.show(layers)
         for rotary in self._dynamic_rotaries:
             rotary.forget()
-        arguments: dict[str, Any] = {"use_cache": segment.cache is not None}
+        arguments: dict[str, Any] = {"use_cache": cache is not None}
         if isinstance(entering, Passing):
             # Only shape, type and device of `inputs_embeds` matter: Entry drops what comes of it.
             leading = len(self.leading_axes)
@@ -117,12 +133,11 @@ class LayerRunner:
             relay.per_layer_inputs = self._padded(entering.per_layer_inputs_BTLP, layers)
         else:
             arguments["input_ids"] = entering
-        if segment.cache is not None:
-            arguments[self._cache_name] = segment.cache
+        if cache is not None:
+            arguments[self._cache_name] = cache
         if self._takes_positions:
-            arguments["position_ids"] = torch.arange(
-                segment.past_length, segment.stop, device=self.device
-            ).unsqueeze(0)
+            positions = [at for s in segments for at in range(s.past_length, s.stop)]
+            arguments["position_ids"] = torch.tensor([positions], device=self.device)
         return arguments
 
     def _padded(self, rows_BTLP: Tensor | None, layers: LayerRange) -> Tensor | None:
@@ -137,4 +152,4 @@ class LayerRunner:
 def _extend(segments: Sequence[Segment]) -> None:
     for segment in segments:
         if segment.cache is not None:
-            segment.cache.length = segment.stop
+            segment.cache.settle(segment.stop)

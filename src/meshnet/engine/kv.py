@@ -11,13 +11,15 @@ Invariants
     * capacity covers the cell of position `length - 1`, and `start` is a multiple of the grid;
     * a sliding layer keeps every cell that a row within `KEY_GRID` positions of the end can see,
       so that truncating by less than that is always possible;
-    * truncation is O(1): it moves `length` back.
+    * truncation is O(1): it moves `length` back;
+    * between steps a sliding layer holds at most `kept_max(window)` positions.
 
 Legend: H key/value heads, T new positions, D head size.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 KEY_GRID = 256
@@ -38,6 +40,13 @@ def first_key(position: int, window: int | None) -> int:
 def cell_stop(position: int) -> int:
     """End of the cell of `position`."""
     return (position // KEY_GRID + 1) * KEY_GRID
+
+
+def kept_max(window: int) -> int:
+    """Positions that a layer with a window holds between steps, however long the session."""
+    # The cell of the last position, the one before it, and what the latter's rows look back on;
+    # one more where a truncated session has grown again.
+    return 3 * KEY_GRID + -(-(window - 1) // KEY_GRID) * KEY_GRID
 
 
 class KVBuffer:
@@ -72,6 +81,24 @@ class KVBuffer:
         self.start, self.length = start, after
         self.keys[:, before - start : after - start] = keys_HTD
         self.values[:, before - start : after - start] = values_HTD
+
+    def last(self, positions: int) -> tuple[Tensor, Tensor]:
+        """Views of the last `positions` keys and values: HSD."""
+        assert self.keys is not None
+        assert self.values is not None
+        stop = self.length - self.start
+        rows = slice(stop - positions, stop)
+        return self.keys[:, rows], self.values[:, rows]
+
+    def settle(self) -> None:
+        """Let go of what no row within `KEY_GRID` positions of the end can see."""
+        start = first_key(max(0, self.length - KEY_GRID), self.window)
+        if start <= self.start or self.keys is None or self.values is None:
+            return
+        first, last = start - self.start, cell_stop(self.length - 1) - self.start
+        self.keys = self.keys[:, first:last].clone(memory_format=torch.contiguous_format)
+        self.values = self.values[:, first:last].clone(memory_format=torch.contiguous_format)
+        self.start = start
 
     def can_truncate(self, length: int) -> bool:
         """Whether the rows from `length` on could be computed anew."""
