@@ -26,7 +26,6 @@ from meshnet.core.sessions.store import SessionCacheStore
 from meshnet.core.vocabulary import (
     Activation,
     Drawn,
-    LayerRange,
     SampledToken,
     SamplingParams,
     SessionId,
@@ -54,11 +53,11 @@ class KeepsTornSession(Real):
 class ChecksThenActs(Real):
     """Checks the length when asked and never takes the lease into account."""
 
-    def _extensible(self, session: SessionId, *asked: Any) -> Entry:
+    def decode(self, session: SessionId, **asked: Any) -> ToyLease:
         entry = self._shelf.entries.get(session)
         if entry is not None:
             entry.lease = None
-        return super()._extensible(session, *asked)
+        return super().decode(session, **asked)
 
     def _leased(self, lease: ToyLease) -> Entry | None:
         return self._shelf.entries.get(lease.session)
@@ -95,18 +94,14 @@ class EvictsMostRecentlyUsed(Real):
 class AcceptsLongerSessions(Real):
     """Takes a decode whenever the session is long enough: `<` in place of `!=`."""
 
-    def _extensible(
-        self,
-        session: SessionId,
-        layers: LayerRange,
-        past_length: int,
-        prefix: str | None,
-        attempt: int | None,
-    ) -> Entry:
+    def decode(self, session: SessionId, *, past_length: int, **asked: Any) -> ToyLease:
         entry = self._shelf.entries.get(session)
-        if entry is not None and past_length < entry.length:
-            past_length, prefix = entry.length, None
-        return super()._extensible(session, layers, past_length, prefix, attempt)
+        if entry is None or past_length >= entry.length:
+            return super().decode(session, past_length=past_length, **asked)
+        lease = super().decode(session, past_length=entry.length, **asked | {"prefix": None})
+        after = past_length + asked["tokens"]
+        entry.lease = replace(lease, length_before=entry.length, length_after=after)
+        return entry.lease
 
 
 class AcceptsOlderAttempts(Real):
@@ -114,8 +109,8 @@ class AcceptsOlderAttempts(Real):
 
     def prefill(self, session: SessionId, **asked: Any) -> ToyLease:
         with (
-            patch.object(sessions_store, "_refuse_older", _refuse_nothing),
-            patch.object(sessions_store, "_refuse_duplicate", _refuse_nothing),
+            patch.object(sessions_store, "refuse_older", _refuse_nothing),
+            patch.object(sessions_store, "refuse_duplicate", _refuse_nothing),
         ):
             return super().prefill(session, **asked)
 

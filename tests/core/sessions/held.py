@@ -58,6 +58,7 @@ class Held(SessionCacheStore[str]):
         prefix: str | None = None,
         attempt: int | None = 1,
         layers: LayerRange = LAYERS,
+        truncate: bool = False,
     ) -> Lease[str]:
         return self.decode(
             SessionId(session),
@@ -68,6 +69,7 @@ class Held(SessionCacheStore[str]):
             attempt=attempt,
             bytes_needed=past_length + tokens,
             now=now,
+            truncate=truncate,
         )
 
     def end(self, lease: Lease[str], now: float, *, ids: tuple[int, ...] = ()) -> bool:

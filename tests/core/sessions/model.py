@@ -48,6 +48,7 @@ class Decoding:
     tokens: int
     prefix: str
     attempt: int | None
+    shortens: bool = False
 
     @property
     def length(self) -> int:
@@ -89,7 +90,9 @@ class Model:
                 return max(found, key=lambda row: (row.session, -row.shard))
         return None
 
-    def without_one_for_its_place(self, shard: int, rows: list[Row], old_head: bool) -> list[Row]:
+    def without_one_for_its_place(
+        self, shard: int, rows: list[Row], old_head: bool, elder: SessionId | None
+    ) -> list[Row]:
         here = [row for row in rows if row.shard == shard]
         if len(here) < PLACES:
             return rows
@@ -97,6 +100,9 @@ class Model:
         if old_head:
             choices = [lambda row: row.running is None, lambda row: True]
         leaver = self.first(here, choices, "used")
+        if leaver is None and elder is not None:
+            younger = [row for row in here if row.session > elder]
+            leaver = self.first(younger, [lambda row: row.running is None], "session")
         if leaver is None:
             raise Refused
         return [row for row in rows if row is not leaver]
@@ -118,13 +124,22 @@ class Model:
         return rows
 
     def settle(
-        self, shard: int, session: SessionId, layers: LayerRange, needed: int, *, old_head: bool
+        self,
+        shard: int,
+        session: SessionId,
+        layers: LayerRange,
+        needed: int,
+        *,
+        old_head: bool,
+        refilled: bool = False,
     ) -> Row | Refusal:
         """Give the session a row with room for `needed` bytes, or refuse and change nothing."""
         row, rows = self.find(shard, session), self.rows
         try:
             if row is None:
-                rows = self.without_one_for_its_place(shard, rows, old_head)
+                rows = self.without_one_for_its_place(
+                    shard, rows, old_head, session if refilled else None
+                )
             if row is None or needed > row.weight:
                 rows = self.with_bytes(row, needed, rows, old_head)
         except Refused:
@@ -160,14 +175,15 @@ class Model:
         if self.is_stale(row, attempt) or repeated:
             return StaleAttempt
         needed = max(tokens, row.promised if row else 0)
-        return self.settle(shard, session, layers, needed, old_head=old_head)
+        again = attempt is not None and attempt > 1
+        return self.settle(shard, session, layers, needed, old_head=old_head, refilled=again)
 
     def grows(self, row: Row, asked: Decoding) -> bool:
         """Whether the row may run the decode; one that finds no room for it is forgotten."""
         servable = (
             row.running is None
             and len(row.ids) > 0
-            and asked.past == len(row.ids)
+            and (asked.past == len(row.ids) or self.is_cut(row, asked))
             and asked.layers == row.layers
             and (asked.attempt is None or row.attempt is None or asked.attempt == row.attempt)
             and (asked.prefix == "none" or (asked.prefix == "right" and row.all_ids_known))
@@ -181,6 +197,10 @@ class Model:
             self.rows = [other for other in self.rows if other is not row]
             return False
         return True
+
+    def is_cut(self, row: Row, asked: Decoding) -> bool:
+        """Whether the row is to lose its last ids, and may: nobody cuts what he cannot name."""
+        return asked.shortens and asked.prefix != "none" and 0 < asked.past < len(row.ids)
 
     def is_stale(self, row: Row | None, attempt: int | None) -> bool:
         known = row is not None and row.attempt is not None and attempt is not None

@@ -108,7 +108,8 @@ class StoreMachine(RuleBasedStateMachine):
         session=SESSIONS,
         layers=LAYERS,
         ids=IDS,
-        off=st.sampled_from([0, 0, 0, 1, -1]),
+        off=st.sampled_from([0, 0, 0, 1, -1, -2]),
+        shortens=st.booleans(),
         prefix=st.sampled_from(["none", "right", "right", "wrong"]),
     )
     def decode(
@@ -119,6 +120,7 @@ class StoreMachine(RuleBasedStateMachine):
         layers: LayerRange,
         ids: list[int],
         off: int,
+        shortens: bool,
         prefix: str,
     ) -> None:
         model = self.model
@@ -130,7 +132,7 @@ class StoreMachine(RuleBasedStateMachine):
         if not ids:
             return
         attempt = data.draw(st.sampled_from([None, row.attempt if row else 1, 2]))
-        asked = Decoding(layers, past, len(ids), prefix, attempt)
+        asked = Decoding(layers, past, len(ids), prefix, attempt, shortens)
 
         if row is None or not model.grows(row, asked):
             with pytest.raises(KVCacheMiss):
@@ -138,13 +140,14 @@ class StoreMachine(RuleBasedStateMachine):
             return
         lease = self._ask(shard, session, asked, held)
         assert lease.state == repr(row.ids)
+        assert lease.truncate == (past < len(row.ids))
         row.used, row.running, row.running_bytes = model.now, lease, asked.length
         self.out.append((shard, lease, tuple(ids)))
 
     def _ask(
         self, shard: int, session: SessionId, asked: Decoding, held: tuple[int, ...]
     ) -> Lease[str]:
-        right = PrefixDigest.of(held).hex
+        right = PrefixDigest.of(held[: asked.past]).hex
         return self.stores[shard].decode(
             session,
             layers=asked.layers,
@@ -154,6 +157,7 @@ class StoreMachine(RuleBasedStateMachine):
             attempt=asked.attempt,
             bytes_needed=asked.length,
             now=self.model.now,
+            truncate=asked.shortens,
         )
 
     @rule(
@@ -180,7 +184,7 @@ class StoreMachine(RuleBasedStateMachine):
                 row.spoken_for = bool(row.ids)
             return
         model.forget_the_old()
-        after = (row.ids if row is not None else ()) + ids
+        after = (row.ids[: lease.length_before] if row is not None else ()) + ids
         told = ids if ending == "commit" else ()
         done = store.commit(
             lease, state=repr(after), ids=told, state_bytes=len(after), now=model.now

@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 from meshnet.core.protocol.digest import PrefixDigest
+from meshnet.core.sessions.known_ids import KnownIds
 from meshnet.core.vocabulary import LayerRange, SessionDescription, SessionId
 
 C = TypeVar("C")
@@ -58,6 +59,8 @@ class Lease(Generic[C]):
     digest: PrefixDigest | None
     """Of the positions before the step; None where they came without ids."""
     bytes_after: int
+    truncate: bool = False
+    """`state` holds more than `length_before` positions: the step shortens it first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -72,11 +75,16 @@ class SessionCacheEntry(Generic[C]):
     prefilled: bool = False
     """A prefill of `attempt` was leased: another one is a late duplicate."""
     length: int = 0
-    digest: PrefixDigest | None = None
+    ids: KnownIds | None = None
+    """None where a step came without ids: nothing can be proved then."""
     state: C | None = None
     lease: Lease[C] | None = None
     reserved_bytes: int = 0
     state_bytes: int = 0
+
+    @property
+    def digest(self) -> PrefixDigest | None:
+        return None if self.ids is None else self.ids.digest
 
     @property
     def bytes(self) -> int:

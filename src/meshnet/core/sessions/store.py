@@ -18,7 +18,9 @@ from typing import Generic
 
 from meshnet.core.protocol.digest import PrefixDigest
 from meshnet.core.sessions.budget import ByteBudget, Claim, Shelf, Victim
+from meshnet.core.sessions.checks import check_prefix, extensible, refuse_duplicate, refuse_older
 from meshnet.core.sessions.entry import C, Eviction, EvictionReason, Lease, SessionCacheEntry
+from meshnet.core.sessions.known_ids import KnownIds
 from meshnet.core.vocabulary import (
     KVCacheMiss,
     LayerRange,
@@ -26,7 +28,6 @@ from meshnet.core.vocabulary import (
     NoRoom,
     SessionDescription,
     SessionId,
-    StaleAttempt,
     TooLarge,
 )
 
@@ -75,7 +76,7 @@ class SessionCacheStore(Generic[C]):
         self._budget.expire(now)
         entry = self._shelf.entries.get(session)
         if entry is not None:
-            _refuse_older(entry, attempt)
+            refuse_older(entry, attempt)
         self._check_bound(bytes_needed)
         entry = self._place(session, layers, bytes_needed, anyone=False, now=now)
         entry.used_at = now
@@ -109,8 +110,8 @@ class SessionCacheStore(Generic[C]):
         self._budget.expire(now)
         entry = self._shelf.entries.get(session)
         if entry is not None:
-            _refuse_older(entry, attempt)
-            _refuse_duplicate(entry, attempt)
+            refuse_older(entry, attempt)
+            refuse_duplicate(entry, attempt)
         self._check_bound(bytes_needed)
         entry = self._place(
             session,
@@ -121,7 +122,7 @@ class SessionCacheStore(Generic[C]):
             now=now,
         )
         entry.layers, entry.attempt, entry.prefilled = layers, attempt, True
-        entry.length, entry.digest, entry.state, entry.state_bytes = 0, None, None, 0
+        entry.length, entry.ids, entry.state, entry.state_bytes = 0, None, None, 0
         entry.used_at = now
         entry.lease = Lease(session, layers, 0, tokens, None, PrefixDigest(), bytes_needed)
         return entry.lease
@@ -137,6 +138,7 @@ class SessionCacheStore(Generic[C]):
         attempt: int | None,
         bytes_needed: int,
         now: float,
+        truncate: bool = False,
     ) -> Lease[C]:
         """Lease `session` for `tokens` more positions.
 
@@ -144,13 +146,15 @@ class SessionCacheStore(Generic[C]):
             past_length: positions the head believes are cached here.
             prefix: digest of their ids; absent means ADR-0022's rule, length only.
             bytes_needed: bytes the session will hold after this step.
+            truncate: a longer session may be shortened, if `prefix` is that of its ids.
 
         Raises:
             KVCacheMiss: it cannot be served; the head answers with one prefill.
             TooLarge: the session outgrew the whole bound; no prefill helps.
         """
         self._budget.expire(now)
-        entry = self._extensible(session, layers, past_length, prefix, attempt)
+        entry = extensible(self._shelf.entries.get(session), layers, attempt)
+        check_prefix(entry, past_length, prefix, truncate=truncate)
         self._check_bound(bytes_needed)
         self._grow(entry, bytes_needed, now)
         entry.used_at = now
@@ -160,8 +164,9 @@ class SessionCacheStore(Generic[C]):
             past_length,
             past_length + tokens,
             entry.state,
-            entry.digest,
+            None if entry.ids is None else entry.ids.prefix(past_length),
             bytes_needed,
+            truncate=past_length < entry.length,
         )
         return entry.lease
 
@@ -182,8 +187,11 @@ class SessionCacheStore(Generic[C]):
         entry = self._leased(lease)
         if entry is None:
             return False
-        known = len(ids) == lease.length_after - lease.length_before
-        entry.digest = lease.digest.extend(ids) if lease.digest is not None and known else None
+        if lease.digest is None or len(ids) != lease.length_after - lease.length_before:
+            entry.ids = None
+        else:
+            entry.ids = entry.ids or KnownIds()
+            entry.ids.replace_from(lease.digest, ids)
         entry.length, entry.state, entry.state_bytes = lease.length_after, state, state_bytes
         entry.lease, entry.used_at = None, now
         return True
@@ -266,7 +274,10 @@ class SessionCacheStore(Generic[C]):
             assert (entry.state is None) == (entry.length == 0), f"{session}: state without length"
             assert entry.digest is None or entry.digest.length == entry.length
             assert entry.lease is None or entry.lease.session == session
-            assert entry.lease is None or entry.lease.length_before == entry.length
+            assert entry.lease is None or entry.lease.truncate == (
+                entry.lease.length_before < entry.length
+            )
+            assert entry.lease is None or entry.lease.length_before <= entry.length
             assert entry.prefilled or entry.state is None
 
     def _leased(self, lease: Lease[C]) -> SessionCacheEntry[C] | None:
@@ -277,33 +288,6 @@ class SessionCacheStore(Generic[C]):
         if bytes_needed > self._budget.bytes_max:
             bound = f"a session of at most {self._budget.bytes_max} bytes of KV cache"
             raise TooLarge("tokens", bound, bytes_needed)
-
-    def _extensible(
-        self,
-        session: SessionId,
-        layers: LayerRange,
-        past_length: int,
-        prefix: str | None,
-        attempt: int | None,
-    ) -> SessionCacheEntry[C]:
-        """Return the entry if a step may extend it at `past_length`. Raises KVCacheMiss."""
-        entry = self._shelf.entries.get(session)
-        if entry is None:
-            raise KVCacheMiss(MissReason.UNKNOWN_SESSION, "no such session here")
-        if attempt is not None and entry.attempt is not None and attempt != entry.attempt:
-            raise _differs(MissReason.ATTEMPT, "attempt", attempt, entry.attempt)
-        if entry.lease is not None:
-            raise KVCacheMiss(MissReason.BUSY, "another step of this session is running")
-        if entry.state is None:
-            raise KVCacheMiss(MissReason.UNKNOWN_SESSION, "the session has a place but no prefill")
-        if layers != entry.layers:
-            raise _differs(MissReason.START_LAYER, "layers", layers, entry.layers)
-        if past_length != entry.length:
-            raise _differs(MissReason.PAST_LENGTH, "past length", past_length, entry.length)
-        held = None if entry.digest is None else entry.digest.hex
-        if prefix is not None and prefix != held:
-            raise _differs(MissReason.PREFIX, "prefix", prefix, held)
-        return entry
 
     def _grow(self, entry: SessionCacheEntry[C], bytes_needed: int, now: float) -> None:
         """Find room for an old session's next positions, or preempt the session itself."""
@@ -376,17 +360,3 @@ class SessionCacheStore(Generic[C]):
 def _evict(victims: Sequence[Victim]) -> None:
     for victim in victims:
         victim.shelf.remove(victim.entry, victim.reason)
-
-
-def _refuse_older(entry: SessionCacheEntry[C], attempt: int | None) -> None:
-    if attempt is not None and entry.attempt is not None and attempt < entry.attempt:
-        raise StaleAttempt(f"attempt {attempt} is older than {entry.attempt}")
-
-
-def _refuse_duplicate(entry: SessionCacheEntry[C], attempt: int | None) -> None:
-    if attempt is not None and attempt == entry.attempt and entry.prefilled:
-        raise StaleAttempt(f"attempt {attempt} was prefilled before")
-
-
-def _differs(reason: MissReason, what: str, asked: object, held: object) -> KVCacheMiss:
-    return KVCacheMiss(reason, f"{what}: asked for {asked}, session holds {held}")

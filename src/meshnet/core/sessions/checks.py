@@ -1,0 +1,60 @@
+"""Whether a session is what a step takes it for. Nothing is changed here.
+
+A decode is served if attempt and layers are the session's, no other step runs, and the positions
+before it are the ones the head means: of equal length and, where a digest came, of equal ids. With
+leave to truncate a longer session will do, but then only by its ids: a rejected draft is as
+long as the tokens that replaced it.
+"""
+
+from __future__ import annotations
+
+from meshnet.core.sessions.entry import C, SessionCacheEntry
+from meshnet.core.vocabulary import KVCacheMiss, LayerRange, MissReason, StaleAttempt
+
+
+def extensible(
+    entry: SessionCacheEntry[C] | None, layers: LayerRange, attempt: int | None
+) -> SessionCacheEntry[C]:
+    """Return the entry if a step of `attempt` may extend it now. Raises KVCacheMiss."""
+    if entry is None:
+        raise KVCacheMiss(MissReason.UNKNOWN_SESSION, "no such session here")
+    if attempt is not None and entry.attempt is not None and attempt != entry.attempt:
+        raise _differs(MissReason.ATTEMPT, "attempt", attempt, entry.attempt)
+    if entry.lease is not None:
+        raise KVCacheMiss(MissReason.BUSY, "another step of this session is running")
+    if entry.state is None:
+        raise KVCacheMiss(MissReason.UNKNOWN_SESSION, "the session has a place but no prefill")
+    if layers != entry.layers:
+        raise _differs(MissReason.START_LAYER, "layers", layers, entry.layers)
+    return entry
+
+
+def check_prefix(
+    entry: SessionCacheEntry[C], past_length: int, prefix: str | None, *, truncate: bool
+) -> None:
+    """Raise KVCacheMiss unless the first `past_length` positions are those of `prefix`.
+
+    Without a digest only lengths can be compared, so then nothing is shortened.
+    """
+    shorter = truncate and prefix is not None and 0 < past_length < entry.length
+    if past_length != entry.length and not shorter:
+        raise _differs(MissReason.PAST_LENGTH, "past length", past_length, entry.length)
+    held = None if entry.ids is None else entry.ids.prefix(past_length).hex
+    if prefix is not None and prefix != held:
+        raise _differs(MissReason.PREFIX, "prefix", prefix, held)
+
+
+def refuse_older(entry: SessionCacheEntry[C], attempt: int | None) -> None:
+    """Raise StaleAttempt for an attempt before the session's."""
+    if attempt is not None and entry.attempt is not None and attempt < entry.attempt:
+        raise StaleAttempt(f"attempt {attempt} is older than {entry.attempt}")
+
+
+def refuse_duplicate(entry: SessionCacheEntry[C], attempt: int | None) -> None:
+    """Raise StaleAttempt for a second prefill of one attempt."""
+    if attempt is not None and attempt == entry.attempt and entry.prefilled:
+        raise StaleAttempt(f"attempt {attempt} was prefilled before")
+
+
+def _differs(reason: MissReason, what: str, asked: object, held: object) -> KVCacheMiss:
+    return KVCacheMiss(reason, f"{what}: asked for {asked}, session holds {held}")
