@@ -275,17 +275,25 @@ class Capabilities:
     multi_token: bool
     truncate: bool = False
     """A session can be shortened, and answers then as if it had never been longer."""
+    batch: bool = False
+    """Steps of several sessions may share a call."""
+    exact: bool = False
+    """A position's result is bitwise the same in every chunk, batch, refill and truncation."""
 
 
 @dataclass(frozen=True, slots=True)
 class KVBytes:
-    """Bytes a session of n tokens takes on a shard: fixed + per_token * n, before slack."""
+    """Bytes a session of n tokens takes on a shard: fixed + per_token * n, before slack.
+
+    Tokens count in whole cells of `grid`, since so they are allocated.
+    """
 
     per_token: int
     fixed: int = 0
+    grid: int = 1
 
     def of(self, tokens: int) -> int:
-        return self.fixed + self.per_token * tokens
+        return self.fixed + self.per_token * (-(-tokens // self.grid) * self.grid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,10 @@ SHARD = ShardDescription(
     hidden_size=576,
     vocab_size=49152,
     context_length=8192,
-    capabilities=Capabilities(kv_cache=True, multi_token=False, truncate=True),
-    kv_bytes=KVBytes(per_token=15360, fixed=7),
+    capabilities=Capabilities(
+        kv_cache=True, multi_token=False, truncate=True, batch=True, exact=True
+    ),
+    kv_bytes=KVBytes(per_token=15360, fixed=7, grid=256),
     weight_bytes=141_000_000,
     bytes_read=141_000_100,
     arithmetic="beef",
@@ -65,7 +67,9 @@ def test_a_node_is_read_as_it_was_told():
 def test_keys_of_a_later_version_are_ignored_and_absent_additions_have_a_default():
     values = json.loads(encode_node(NODE)) | {"later": {"a": [1]}}
     del values["device"]
-    del values["shards"][0]["capabilities"]["truncate"]
+    for added in ("truncate", "batch", "exact"):
+        del values["shards"][0]["capabilities"][added]
+    del values["shards"][0]["kv_bytes"]["grid"]
     del values["shards"][0]["weights"], values["shards"][0]["operators"]
 
     read = decode_node(json.dumps(values).encode(), LIMITS)
@@ -73,6 +77,7 @@ def test_keys_of_a_later_version_are_ignored_and_absent_additions_have_a_default
     older = replace(
         SHARD,
         capabilities=Capabilities(kv_cache=True, multi_token=False),
+        kv_bytes=KVBytes(per_token=15360, fixed=7),
         weights="",
         operators="",
     )

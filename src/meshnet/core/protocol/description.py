@@ -65,8 +65,14 @@ def _shard_values(shard: ShardDescription) -> dict[str, Any]:
             "kv_cache": shard.capabilities.kv_cache,
             "multi_token": shard.capabilities.multi_token,
             "truncate": shard.capabilities.truncate,
+            "batch": shard.capabilities.batch,
+            "exact": shard.capabilities.exact,
         },
-        "kv_bytes": {"per_token": shard.kv_bytes.per_token, "fixed": shard.kv_bytes.fixed},
+        "kv_bytes": {
+            "per_token": shard.kv_bytes.per_token,
+            "fixed": shard.kv_bytes.fixed,
+            "grid": shard.kv_bytes.grid,
+        },
         "weight_bytes": shard.weight_bytes,
         "bytes_read": shard.bytes_read,
         "arithmetic": shard.arithmetic,
@@ -99,7 +105,6 @@ def decode_node(data: Buffer, limits: Limits) -> NodeDescription:
 
 
 def _shard(fields: Fields) -> ShardDescription:
-    kv_bytes = fields.object("kv_bytes")
     layers = fields.layers("layers")
     layers_total = fields.integer("layers_total", low=layers.stop)
     return ShardDescription(
@@ -112,7 +117,7 @@ def _shard(fields: Fields) -> ShardDescription:
         vocab_size=fields.integer("vocab_size", low=1),
         context_length=fields.integer("context_length", low=1),
         capabilities=_capabilities(fields.object("capabilities")),
-        kv_bytes=KVBytes(kv_bytes.integer("per_token"), kv_bytes.integer("fixed")),
+        kv_bytes=_kv_bytes(fields.object("kv_bytes")),
         weight_bytes=fields.integer("weight_bytes"),
         bytes_read=fields.integer("bytes_read"),
         arithmetic=fields.text("arithmetic"),
@@ -126,8 +131,20 @@ def _capabilities(fields: Fields) -> Capabilities:
     return Capabilities(
         kv_cache=fields.truth("kv_cache"),
         multi_token=fields.truth("multi_token"),
-        truncate=fields.truth("truncate") if fields.has("truncate") else False,
+        truncate=_told(fields, "truncate"),
+        batch=_told(fields, "batch"),
+        exact=_told(fields, "exact"),
     )
+
+
+def _told(fields: Fields, name: str) -> bool:
+    """A capability that older nodes do not know."""
+    return fields.truth(name) if fields.has(name) else False
+
+
+def _kv_bytes(fields: Fields) -> KVBytes:
+    grid = fields.integer("grid", low=1) if fields.has("grid") else 1
+    return KVBytes(fields.integer("per_token"), fields.integer("fixed"), grid)
 
 
 def _inseparable(fields: Fields) -> tuple[LayerRange, ...]:
