@@ -7,13 +7,15 @@ Weights: normal with standard deviation 0.02, as a fresh initialisation, rounded
 are 1. Each tensor has a generator of its own, numpy's PCG64 keyed by seed and place, whose stream
 does not depend on the processor as torch's does.
 
-Tokens: three specials, the 256 bytes, and as many pairs of bytes as there are ids left, so every id
-stands for something and every text has ids; but a text takes more of them than a trained
+Tokens: three specials, the 256 bytes, then pairs and triples of printable ASCII, so every text has
+ids and nearly every id is whole characters; but a text takes more of them than a trained
 tokenizer's. There is no chat template.
 """
 
 from __future__ import annotations
 
+import itertools
+import string
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,15 +119,9 @@ def _layer_shapes(model: RandomModel) -> dict[str, tuple[int, int]]:
 
 
 def _tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
-    """Byte-level BPE whose merges are pairs of bytes, by the larger byte's place, then in order."""
+    """Byte-level BPE over specials, bytes, pairs and triples, the first `vocab_size` of them."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    pairs = [
-        pair
-        for last, letter in enumerate(letters)
-        for pair in ([(letter, other) for other in letters[: last + 1]])
-        + [(other, letter) for other in letters[:last]]
-    ]
-    merges = pairs[: max(0, vocab_size - len(SPECIALS) - len(letters))]
+    merges = _merges()[: max(0, vocab_size - len(SPECIALS) - len(letters))]
     tokens = [*SPECIALS, *letters, *(left + right for left, right in merges)][:vocab_size]
     bpe = Tokenizer(models.BPE({token: n for n, token in enumerate(tokens)}, merges))
     bpe.add_special_tokens([AddedToken(token, special=True) for token in SPECIALS])
@@ -141,3 +137,14 @@ def _tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
         eos_token="</s>",
         clean_up_tokenization_spaces=False,
     )
+
+
+def _merges() -> list[tuple[str, str]]:
+    """Every pair of printable ASCII, then triples, those of spaces and small letters first."""
+    plain = "Ġ" + string.ascii_lowercase + string.ascii_uppercase + string.digits
+    letters = plain + string.punctuation
+    pairs = [(left, right) for left in letters for right in letters]
+    triples = sorted(
+        itertools.product(range(len(letters)), repeat=3), key=lambda places: (max(places), places)
+    )
+    return pairs + [(letters[a] + letters[b], letters[c]) for a, b, c in triples]
