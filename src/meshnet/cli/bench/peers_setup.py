@@ -101,11 +101,11 @@ def layer_split(log: str) -> dict[str, int]:
     cells = _CELLS.search(log)
     if not shares or cells is None:
         raise PeerError("llama-server's log does not tell where the layers lie")
-    layers, total = int(cells[2]), sum(shares.values())
-    split = {device: round(layers * share / total) for device, share in shares.items()}
-    if sum(split.values()) != layers:
-        raise PeerError(f"llama-server's log tells {split} of {layers} layers")
-    return split
+    of_one = sum(shares.values()) / int(cells[2])
+    counts = {device: share / of_one for device, share in shares.items()}
+    if any(abs(count - round(count)) > 0.1 for count in counts.values()):
+        raise PeerError(f"llama-server's log tells {shares} MiB of {cells[2]} layers")
+    return {device: round(count) for device, count in counts.items()}
 
 
 def check_split(log: str, nodes: int) -> dict[str, int]:
