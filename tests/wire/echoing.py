@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ class EchoService:
     lengths: dict[SessionId, int] = field(default_factory=dict)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     go_on: asyncio.Event | None = None
+    pins: Counter[SessionId] = field(default_factory=Counter)
 
     async def forward(self, request: ForwardRequest) -> Reply:
         self.seen.append(request)
@@ -77,6 +79,12 @@ class EchoService:
 
     def release(self, session: SessionId, model: ModelId | None = None) -> None:
         self.lengths.pop(session, None)
+
+    def pin(self, session: SessionId) -> None:
+        self.pins[session] += 1
+
+    def unpin(self, session: SessionId) -> None:
+        self.pins[session] -= 1
 
     def session(self, session: SessionId) -> SessionDescription | None:
         length = self.lengths.get(session)
@@ -131,7 +139,7 @@ async def serving(
 
     async with asyncio.TaskGroup() as group:
         task = group.create_task(
-            serve_socket(app, bind("127.0.0.1", 0), token=token, on_ready=announce)
+            serve_socket(app, bind("127.0.0.1", 0), token=token, on_ready=announce, limits=limits)
         )
         await ready.wait()
         try:

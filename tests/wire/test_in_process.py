@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from tests.wire.echoing import LIMITS, NODE, EchoService, activation, decode, serving
 
 from meshnet.core.protocol.messages import ActivationReply, Reserved, ReserveRequest
-from meshnet.core.vocabulary import HopLost, NodeId, SessionId
+from meshnet.core.vocabulary import HopLost, NodeDescription, NodeId, SessionId
 from meshnet.wire.http_client import HttpHopClient
 from meshnet.wire.in_process import InProcessHopClient
 
@@ -20,14 +21,22 @@ async def conversation(hops: InProcessHopClient | HttpHopClient) -> list[object]
         await hops.reserve(NODE, ReserveRequest(S, 700), timeout_s=10),
         await hops.reserve(NODE, ReserveRequest(S, 1001), timeout_s=10),
         await hops.forward(NODE, decode(), timeout_s=10),
-        await hops.describe(NODE, timeout_s=10),
+        await described(hops),
         await hops.release(NODE, S, timeout_s=10),
-        await hops.describe(NODE, timeout_s=10),
+        await described(hops),
     ]
 
 
-async def test_both_clients_hold_the_same_conversation():
+async def described(hops: InProcessHopClient | HttpHopClient) -> NodeDescription:
+    """Only what is served over HTTP has streams."""
+    return replace(await hops.describe(NODE, timeout_s=10), stream=False)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_both_clients_hold_the_same_conversation(streams: bool):
     async with serving(EchoService()) as url, HttpHopClient({NODE: url}, limits=LIMITS) as hops:
+        if streams:
+            await hops.describe(NODE, timeout_s=10)
         over_http = await conversation(hops)
 
     in_process = await conversation(InProcessHopClient({NODE: EchoService()}))

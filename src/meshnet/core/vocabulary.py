@@ -354,6 +354,8 @@ class NodeDescription:
     compute_s: float
     steps: int
     device: str = "cpu"
+    stream: bool = False
+    """Sessions may have streams (docs/wire.md); without one, each step is a request."""
 
 
 @dataclass(frozen=True, slots=True)

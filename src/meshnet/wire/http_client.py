@@ -1,4 +1,7 @@
-"""Hops over HTTP/1.1: one pooled keep-alive session, every call bounded in time and bytes.
+"""Hops over HTTP/1.1 and session streams: every call bounded in time and bytes.
+
+A step goes by the stream of its session where the node has streams (stream_pool.py), else as a
+request over a pooled keep-alive connection, which also carries everything that is not a step.
 
 Whatever a network or a stranger can do to a call ends in HopLost with the node and the cause.
 No redirect is followed, no proxy of the environment used, no answer decompressed.
@@ -16,6 +19,7 @@ from yarl import URL
 from meshnet.core.protocol import codec
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import (
+    Code,
     ForwardRequest,
     Refusal,
     Reply,
@@ -23,6 +27,8 @@ from meshnet.core.protocol.messages import (
     ReserveRequest,
 )
 from meshnet.core.vocabulary import BadField, Buffer, HopLost, NodeDescription, NodeId, SessionId
+from meshnet.wire.stream_client import SessionStream
+from meshnet.wire.stream_pool import StreamPool
 
 CONNECTIONS_MAX = 1024
 KEEP_ALIVE_S = 300.0
@@ -48,6 +54,7 @@ class HttpHopClient:
         self._urls = urls
         self._limits = limits
         self._authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._streams = StreamPool(urls, self._authorization, limits)
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
@@ -65,12 +72,40 @@ class HttpHopClient:
     async def aclose(self) -> None:
         """Close all connections; calls still out end in HopLost, and so does every later one."""
         self._closed = True
+        self._streams.close()
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
     async def forward(self, node: NodeId, request: ForwardRequest, timeout_s: float) -> Reply:
         """Raises HopLost."""
+        stream = self._streams.held(node, request)
+        if stream is None and self._streams.wanted(node, request):
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            stream = await self._opened(node, request, timeout_s)
+            timeout_s -= loop.time() - began
+        if stream is None:
+            return await self._post(node, request, timeout_s)
+        try:
+            reply = await stream.ask(request, timeout_s)
+        except HopLost as lost:
+            raise HopLost(f"{node}: {lost}") from None
+        if isinstance(reply, Refusal) and reply.code is Code.NO_ROOM:
+            # Who waits for room keeps none elsewhere: two that wait for each other would for ever.
+            self._streams.drop(stream.opening.session)
+        return reply
+
+    async def _opened(
+        self, node: NodeId, request: ForwardRequest, timeout_s: float
+    ) -> SessionStream | None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._streams.opened(node, request)
+        except TimeoutError:
+            raise HopLost(f"{node}: no stream within {timeout_s:g} s") from None
+
+    async def _post(self, node: NodeId, request: ForwardRequest, timeout_s: float) -> Reply:
         headers, parts = codec.encode_request(request)
         answer = await self._call(
             "POST", node, "/forward", headers | OCTETS_HEADERS, parts, timeout_s
@@ -94,6 +129,12 @@ class HttpHopClient:
 
     async def release(self, node: NodeId, session: SessionId, timeout_s: float) -> None:
         """Hint that the session is over; any answer will do. Raises HopLost."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                if await self._streams.release(node, session):
+                    return
+        except (TimeoutError, HopLost):
+            pass  # the stream is over now: say it by a request
         await self._call("DELETE", node, f"/sessions/{session}", {}, [], timeout_s)
 
     async def describe(self, node: NodeId, timeout_s: float) -> NodeDescription:
@@ -102,9 +143,11 @@ class HttpHopClient:
         if status != 200:
             raise HopLost(f"{node}: HTTP {status} for its description: {bytes(body[:200])!r}")
         try:
-            return codec.decode_node(body, self._limits)
+            description = codec.decode_node(body, self._limits)
         except BadField as error:
             raise HopLost(f"{node}: unreadable description: {error}") from None
+        self._streams.learn(node, description)
+        return description
 
     async def _call(
         self,

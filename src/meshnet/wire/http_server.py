@@ -2,6 +2,7 @@
 
     POST   /forward          one hop of one step
     PUT    /sessions/{id}    reserve     GET  tell     DELETE  release (a hint)
+    GET    /sessions/{id}/stream         a WebSocket: stream_server.py
     GET    /node  /health  /ready  /metrics
 
 Raw ASGI: a step passes here once per token and hop. Invariants
@@ -14,8 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from meshnet.core.protocol import codec
 from meshnet.core.protocol.fields import print_object
@@ -25,10 +26,8 @@ from meshnet.core.protocol.messages import Code, Refusal, Reserved
 from meshnet.core.protocol.refusals import JSON, refusal_of
 from meshnet.core.vocabulary import Buffer, MeshnetError, TooLarge
 from meshnet.wire.service import Service
+from meshnet.wire.stream_server import Message, Receive, Send, StreamServer
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[Message, Receive, Send], Awaitable[None]]
 Answer = tuple[int, dict[str, str], Sequence[Buffer]]
 
@@ -71,8 +70,12 @@ class _NodeApp:
         self._limits = limits
         self._authorization = None if token is None else f"Bearer {token}".encode()
         self._metrics = metrics
+        self._streams = StreamServer(service, limits, self._authorized)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._streams.serve(scope, receive, send)
+            return
         if scope["type"] != "http":
             raise NotImplementedError(f"no {scope['type']} at this node")
         try:
@@ -148,7 +151,8 @@ class _NodeApp:
         if path == "/metrics":
             return 200, {"Content-Type": "text/plain; version=0.0.4"}, [self._metrics()]
         if path == "/node":
-            return 200, {"Content-Type": JSON}, [codec.encode_node(self._service.describe())]
+            described = replace(self._service.describe(), stream=True)
+            return 200, {"Content-Type": JSON}, [codec.encode_node(described)]
         if path == "/ready" and not self._service.ready:
             return _refuse(Refusal(Code.NOT_READY, "this node is still loading"))
         return 200, {"Content-Type": JSON}, [print_object({"status": "ok"})]

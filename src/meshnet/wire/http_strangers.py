@@ -1,8 +1,8 @@
 """uvicorn's HTTP protocol for peers that speak something else: told in JSON, or understood.
 
 Java's client asks for HTTP/2 on every first request (`Upgrade: h2c`), and the parser would take
-the rest of such a request, its body, for that other protocol. We speak no other, so the header is
-renamed before it is parsed.
+the rest of such a request, its body, for that other protocol. The only other one that we speak is
+a node's WebSocket, so any other such header is renamed before it is parsed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import re
 from meshnet.wire.http_bounds import BoundedHttpProtocol
 
 _UPGRADE = re.compile(rb"\r\nupgrade(?=[ \t]*:)", re.IGNORECASE)
+_OTHER_UPGRADE = re.compile(
+    rb"\r\nupgrade(?=[ \t]*:)(?![ \t]*:[ \t]*websocket[ \t]*\r\n)", re.IGNORECASE
+)
 
 
 def node_refusal(message: str) -> bytes:
@@ -20,22 +23,30 @@ def node_refusal(message: str) -> bytes:
     return json.dumps({"error": "bad_request", "message": message}).encode()
 
 
-def without_upgrade(data: bytes) -> bytes:
-    """Rename the header that asks for another protocol, in the request head that `data` begins."""
+def without_upgrade(data: bytes, *, websockets: bool = False) -> bytes:
+    """Rename the header that asks for another protocol, in the request head that `data` begins.
+
+    With `websockets` it may ask for that one.
+    """
     end = data.find(b"\r\n\r\n")
     head = data if end < 0 else data[:end]
     if b"pgrade" not in head:
         return data
-    return _UPGRADE.sub(b"\r\nx-upgrade", head) + data[len(head) :]
+    unwanted = _OTHER_UPGRADE if websockets else _UPGRADE
+    return unwanted.sub(b"\r\nx-upgrade", head) + data[len(head) :]
 
 
 class TolerantHttpProtocol(BoundedHttpProtocol):
     refusal = staticmethod(node_refusal)
     """The body that says to a peer what was wrong: each server has its own form."""
+    websockets = False
+    """Whether there is a WebSocket to upgrade to."""
     _head_next = True
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(without_upgrade(data) if self._head_next else data)
+        if self._head_next:
+            data = without_upgrade(data, websockets=self.websockets)
+        super().data_received(data)
 
     def on_headers_complete(self) -> None:
         self._head_next = False
@@ -52,3 +63,7 @@ class TolerantHttpProtocol(BoundedHttpProtocol):
             b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(body), body)
         )
         self.transport.close()
+
+
+class NodeHttpProtocol(TolerantHttpProtocol):
+    websockets = True

@@ -17,7 +17,10 @@ from typing import Any
 
 import uvicorn
 
+from meshnet.core.protocol.frames import frame_bytes_max
+from meshnet.core.protocol.limits import Limits
 from meshnet.core.vocabulary import MeshnetError
+from meshnet.wire.stream_bounds import BoundedStreamProtocol
 
 KEEP_ALIVE_S = 3600
 """Longer than any pause between two tokens; the client closes idle connections first."""
@@ -60,16 +63,17 @@ async def serve_socket(
     *,
     token: str | None = None,
     on_ready: Callable[[int], None] | None = None,
+    limits: Limits | None = None,
 ) -> None:
     """Serve until cancelled, then close the socket; `on_ready` gets its port once it accepts.
 
-    `token` must be the one `app` asks for. Raises MeshnetError if others could reach the node
-    without one.
+    `limits` bound the frames of streams as they do the app's requests. `token` must be the one
+    `app` asks for. Raises MeshnetError if others could reach the node without one.
     """
     with listener:
         address = listener.getsockname()
         _refuse_strangers(str(address[0]), token)
-        config = _config(app)
+        config = _config(app, limits or Limits())
         config.load()
         server = uvicorn.Server(config)
         server.lifespan = config.lifespan_class(config)
@@ -89,11 +93,14 @@ async def _end(tasks: set[asyncio.Task[None]]) -> None:
         await asyncio.wait(tasks, timeout=GRACE_S)
 
 
-def _config(app: Any) -> uvicorn.Config:
+def _config(app: Any, limits: Limits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=http_protocol(),
-        ws="none",
+        ws=BoundedStreamProtocol,
+        ws_max_size=frame_bytes_max(limits),
+        ws_ping_interval=None,
+        ws_per_message_deflate=False,
         lifespan="off",
         log_config=None,
         log_level="error",
@@ -115,8 +122,8 @@ def http_protocol(refusal: Callable[[str], bytes] | None = None) -> Any:
     """
     if importlib.util.find_spec("httptools") is None:
         return "h11"
-    from meshnet.wire.http_strangers import TolerantHttpProtocol
+    from meshnet.wire.http_strangers import NodeHttpProtocol, TolerantHttpProtocol
 
     if refusal is None:
-        return TolerantHttpProtocol
+        return NodeHttpProtocol
     return type("GatewayProtocol", (TolerantHttpProtocol,), {"refusal": staticmethod(refusal)})

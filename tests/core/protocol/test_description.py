@@ -57,7 +57,15 @@ NODE = NodeDescription(
     compute_s=1.25,
     steps=77,
     device="cuda:0",
+    stream=True,
 )
+
+
+def test_a_node_that_says_nothing_of_streams_has_none():
+    values = json.loads(encode_node(NODE))
+    del values["capabilities"]
+
+    assert decode_node(json.dumps(values).encode(), LIMITS) == replace(NODE, stream=False)
 
 
 def test_a_node_is_read_as_it_was_told():

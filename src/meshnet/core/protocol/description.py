@@ -41,6 +41,7 @@ def node_values(node: NodeDescription) -> dict[str, Any]:
         "pid": node.pid,
         "ready": node.ready,
         "device": node.device,
+        "capabilities": {"stream": node.stream},
         "sessions": node.sessions,
         "sessions_max": node.sessions_max,
         "kv_bytes": node.kv_bytes,
@@ -101,7 +102,12 @@ def decode_node(data: Buffer, limits: Limits) -> NodeDescription:
         compute_s=fields.number("compute_s"),
         steps=fields.integer("steps"),
         device=fields.text("device") if fields.has("device") else "cpu",
+        stream=_streams(fields.object("capabilities")) if fields.has("capabilities") else False,
     )
+
+
+def _streams(capabilities: Fields) -> bool:
+    return capabilities.truth("stream") if capabilities.has("stream") else False
 
 
 def _shard(fields: Fields) -> ShardDescription:

@@ -86,6 +86,16 @@ class Opening:
         assert request.session is not None, "a stream belongs to a session"
         return cls(request.session, request.model, request.fingerprint, request.wire, request.trace)
 
+    def covers(self, request: ForwardRequest) -> bool:
+        """Whether `request` may go over a stream that was opened with these."""
+        return (
+            request.session == self.session
+            and request.model == self.model
+            and request.fingerprint == self.fingerprint
+            and request.wire == self.wire
+            and request.trace == self.trace
+        )
+
     def headers(self) -> dict[str, str]:
         fields: dict[str, str] = {}
         if self.model is not None:

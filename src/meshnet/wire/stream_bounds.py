@@ -1,0 +1,95 @@
+"""uvicorn's WebSocket protocol with what it lacks: an end to streams that nobody uses or reads,
+and to messages in endless pieces.
+
+A step is the only thing that a peer may wait for, so a stream on which nothing comes and nothing
+runs is of no use to anybody: it would only hold a place for a head that is gone. Its own pings are
+off: a head on the other side of a long step, or of a long frame, is alive and cannot answer one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio.transports import BaseTransport
+from collections.abc import MutableMapping
+from typing import Any
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
+
+IDLE_S = 30.0
+"""How long nothing may come while nothing runs."""
+WRITE_STALL_S = 60.0
+"""How long a peer may take no byte of an answer."""
+FRAGMENTS_MAX = 1024
+
+
+class BoundedStreamProtocol(WebSocketsSansIOProtocol):
+    """Closes a stream that is idle for IDLE_S, or whose peer takes nothing for WRITE_STALL_S."""
+
+    _heard_at = 0.0
+    _running = 0
+    _idle_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        super().connection_made(transport)
+        self._heard_at = self.loop.time()
+        self._idle_timer = self.loop.call_later(IDLE_S, self._watch_idleness)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in (self._idle_timer, self._write_timer):
+            if timer is not None:
+                timer.cancel()
+        self._idle_timer = self._write_timer = None
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = self.loop.time()
+        super().data_received(data)
+
+    def handle_cont(self, event: Frame) -> None:
+        if len(self.frames) >= FRAGMENTS_MAX:
+            self.conn.fail(1009, f"more than {FRAGMENTS_MAX} fragments")
+            self.handle_parser_exception()
+            return
+        super().handle_cont(event)
+
+    def send_receive_event_to_app(self) -> None:
+        self._running += 1
+        super().send_receive_event_to_app()
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:  # type: ignore[override]
+        await super().send(message)  # type: ignore[arg-type]
+        if message["type"] == "websocket.send":
+            self._running -= 1
+            self._heard_at = self.loop.time()
+
+    def pause_writing(self) -> None:
+        """Read nothing either: each ping that is read is a pong that has to wait."""
+        super().pause_writing()
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+        self._watch_writing(None)
+
+    def resume_writing(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+        if not self.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
+        super().resume_writing()
+
+    def _watch_idleness(self) -> None:
+        idle_s = 0.0 if self._running else self.loop.time() - self._heard_at
+        if idle_s >= IDLE_S:
+            self._idle_timer = None
+            self.shutdown()
+        else:
+            self._idle_timer = self.loop.call_later(IDLE_S - idle_s, self._watch_idleness)
+
+    def _watch_writing(self, unsent_before: int | None) -> None:
+        unsent = self.transport.get_write_buffer_size()
+        if unsent_before is not None and unsent >= unsent_before:
+            self.transport.abort()  # to close it would wait for the peer
+            return
+        self._write_timer = self.loop.call_later(WRITE_STALL_S, self._watch_writing, unsent)
