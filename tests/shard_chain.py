@@ -75,9 +75,9 @@ class Chain:
         tail = shards[-1]
         original = tail._drawn
 
-        def recording(logits_V: torch.Tensor, step: ShardStep, state: Any) -> SampledToken:
+        def recording(logits_V: torch.Tensor, *rest: Any) -> SampledToken:
             self.logits.append(logits_V.float().clone())
-            return original(logits_V, step, state)
+            return original(logits_V, *rest)
 
         tail._drawn = recording  # type: ignore[method-assign]
 

@@ -18,7 +18,7 @@ from meshnet.simulation.mutants import (
 )
 from meshnet.simulation.world import simulate
 
-SEEDS = range(120)
+SEEDS = range(150)
 LAYERS = LayerRange(0, 2)
 
 WRONG_TOKENS = {

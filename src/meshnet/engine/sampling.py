@@ -61,6 +61,12 @@ class History(Sequence[int]):
     def extend(self, ids: Sequence[int]) -> None:
         self._ids.extend(ids)
 
+    def truncate(self, length: int) -> None:
+        """Forget the ids from `length` on."""
+        for counts in self._counts.values():
+            counts.cut(self._ids, length)
+        del self._ids[length:]
+
     def counts(self, start: int) -> tuple[Tensor, Tensor]:
         """Distinct ids of `self[start:]` and how often each occurs; views, valid until `extend`."""
         counts = self._counts.get(start)
@@ -84,7 +90,7 @@ class _Counts:
     """Counts of the ids from one position on; `ids[slot]` occurs `counts[slot]` times."""
 
     def __init__(self, start: int) -> None:
-        self._upto = start
+        self._start = self._upto = start
         self._slots: dict[int, int] = {}
         self._ids = np.zeros(64, dtype=np.int64)
         self._counts = np.zeros(64, dtype=np.float32)
@@ -101,6 +107,24 @@ class _Counts:
         self._upto = max(self._upto, len(ids))
         used = len(self._slots)
         return torch.from_numpy(self._ids[:used]), torch.from_numpy(self._counts[:used])
+
+    def cut(self, ids: list[int], length: int) -> None:
+        """Take back the ids from `length` on, the last first: `ids` still holds them."""
+        while self._upto > max(length, self._start):
+            self._upto -= 1
+            token = ids[self._upto]
+            slot = self._slots[token]
+            self._counts[slot] -= 1
+            if not self._counts[slot]:
+                self._forget(token, slot)
+
+    def _forget(self, token: int, slot: int) -> None:
+        """Free a slot; the last one moves into it."""
+        last = len(self._slots) - 1
+        self._ids[slot], self._counts[slot] = self._ids[last], self._counts[last]
+        self._counts[last] = 0
+        self._slots[int(self._ids[slot])] = slot
+        del self._slots[token]
 
 
 class Sampler:

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from meshnet.core.protocol.drafts import verified
 from meshnet.core.vocabulary import (
     Activation,
     BadField,
@@ -107,6 +108,18 @@ class TorchModelShard:
     def state_bytes(self, state: SessionState) -> int:
         return allocated_bytes(state.cache)
 
+    def truncate(self, state: SessionState, length: int) -> None:
+        """Forget the positions from `length` on. Raises KVCacheMiss if this cache cannot."""
+        if not state.cache.can_truncate(length):
+            raise KVCacheMiss(
+                MissReason.PAST_LENGTH,
+                f"a session of {state.length} positions cannot be shortened to {length}",
+            )
+        state.cache.truncate(length)
+        state.length = length
+        if state.history is not None:
+            state.history.truncate(length)
+
     def text_of(self, token_id: int) -> str:
         return self._token_text(token_id)
 
@@ -114,8 +127,8 @@ class TorchModelShard:
         """Run one step, extending `state` in place; without one, `step` is the whole sequence.
 
         Returns:
-            What leaves the last layer of the step; at the model's last layer a token, or None
-            if none was wanted.
+            What leaves the last layer of the step; at the model's last layer what was drawn, or
+            None if nothing was wanted.
 
         Raises:
             WrongShard: the layers are not held here.
@@ -132,7 +145,7 @@ class TorchModelShard:
             if state is not None:
                 self._settle(step, state)
             if isinstance(output, Tensor):
-                return Drawn((self._drawn(output, step, state),))
+                return self._verified(output, step, state)
             return None if is_tail else packed(output)
 
     def _check(self, step: ShardStep, state: SessionState | None) -> None:
@@ -204,14 +217,15 @@ class TorchModelShard:
         *,
         draws: bool,
     ) -> Tensor | Passing:
-        """Run the layers: logits V if `draws`, else what leaves them."""
+        """Run the layers: if `draws` logits RV, of the rows drawn from; else what leaves them."""
         cache = None if state is None else state.cache
         try:
             if step.past_length and step.length > 1 and not self._continues:
                 return self._one_by_one(entering, step, cache, draws=draws)
             segments = [Segment(step.past_length, step.length, cache)]
             if draws:
-                return self._runner.logits(entering, step.layers, segments, [step.length - 1])[0]
+                rows = range(step.length - 1 - step.drafts, step.length)
+                return self._runner.logits(entering, step.layers, segments, rows)
             return self._runner.passing(entering, step.layers, segments)
         # The model's code is not ours and may raise anything, and its layers have grown by then.
         except Exception as error:
@@ -224,14 +238,15 @@ class TorchModelShard:
     def _one_by_one(
         self, entering: Tensor | Passing, step: ShardStep, cache: Any, *, draws: bool
     ) -> Tensor | Passing:
-        outputs = []
+        outputs, logits = [], []
         for index in range(step.length):
             position = positions_of(entering, index, index + 1)
             segments = [Segment(step.past_length + index, 1, cache)]
-            if draws and index == step.length - 1:
-                return self._runner.logits(position, step.layers, segments, [0])[0]
-            outputs.append(self._runner.passing(position, step.layers, segments))
-        return joined(outputs)
+            if draws and index >= step.length - 1 - step.drafts:
+                logits.append(self._runner.logits(position, step.layers, segments, [0]))
+            else:
+                outputs.append(self._runner.passing(position, step.layers, segments))
+        return torch.cat(logits) if draws else joined(outputs)
 
     def _settle(self, step: ShardStep, state: SessionState) -> None:
         """Note that every layer has seen the step's positions."""
@@ -242,7 +257,7 @@ class TorchModelShard:
                 self._stop_caching(f"layers {empty} hold nothing after a prefill: no KV cache")
         state.length = step.past_length + step.length
         if len(step.tokens) == step.length and state.history is not None:
-            state.history.extend(step.tokens)
+            state.history.extend(step.tokens[: step.length - step.drafts])
         else:
             state.history = None
 
@@ -251,13 +266,30 @@ class TorchModelShard:
         capabilities = replace(self._description.capabilities, kv_cache=False, multi_token=False)
         self._description = replace(self._description, capabilities=capabilities)
 
-    def _drawn(self, logits_V: Tensor, step: ShardStep, state: SessionState | None) -> SampledToken:
+    def _verified(self, logits_RV: Tensor, step: ShardStep, state: SessionState | None) -> Drawn:
+        """Draw, and judge the step's guesses; the history gets all of them in the end."""
+        history = None if state is None else state.history
+        sure = step.length - step.drafts
+        guesses = step.tokens[sure:]
+
+        def draw(count: int) -> SampledToken:
+            if history is not None:
+                history.extend(guesses[count - 1 : count])
+            return self._drawn(logits_RV[count], step.past_length + sure + count, step, state)
+
+        drawn = verified(guesses, draw)
+        if history is not None:
+            history.extend(guesses[len(drawn.tokens) - 1 :])
+        return drawn
+
+    def _drawn(
+        self, logits_V: Tensor, position: int, step: ShardStep, state: SessionState | None
+    ) -> SampledToken:
         history = History(step.tokens) if state is None else state.history
         sampling = step.sampling if history else SamplingParams(logprobs=step.sampling.logprobs)
         try:
             if not bool(torch.isfinite(logits_V).all()):
                 raise NumericalError("the logits hold NaN or infinity")
-            position = step.past_length + step.length
             return self._sampler.draw(logits_V, history or History(), sampling, position)
         except NumericalError:
             if state is not None:

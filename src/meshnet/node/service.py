@@ -268,6 +268,7 @@ class NodeService(Generic[S]):
             attempt=request.attempt,
             bytes_needed=bytes_needed,
             now=self._clock(),
+            truncate=request.truncate and held.capabilities.truncate,
         )
         assert lease.state is not None, "a decode is leased on committed positions only"
         if request.sampling is None:

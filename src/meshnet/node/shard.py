@@ -38,12 +38,21 @@ class Shard(Protocol[S]):
     def run(self, step: ShardStep, state: S | None) -> Activation | Drawn | None:
         """Run one step, extending `state` in place; without a state, `step` is all positions.
 
-        Returns None at a tail that was told to draw nothing.
+        Returns None at a tail that was told to draw nothing. Guesses among the step's tokens stay
+        in `state`, also those that were not drawn.
 
         Raises:
             StepTorn: failed after some layers had grown; `state` must not be used again.
             NumericalError: no token can be drawn from these logits.
             BadField, WrongShard, KVCacheMiss: before `state` was touched.
+        """
+        ...
+
+    def truncate(self, state: S, length: int) -> None:
+        """Forget the positions from `length` on; asked only of shards whose `capabilities` say so.
+
+        Raises:
+            KVCacheMiss: not this state to this length.
         """
         ...
 

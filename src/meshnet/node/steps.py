@@ -123,4 +123,7 @@ class StepJob(Generic[S]):
             return None
         if self.lease.state is None:
             return self._shard.new_state(self.lease.layers)
-        return self.lease.state.state
+        state = self.lease.state.state
+        if self.lease.truncate:
+            self._shard.truncate(state, self.lease.length_before)
+        return state
