@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import aiohttp
 
@@ -27,8 +29,10 @@ from meshnet.cli.machine import cores
 from meshnet.cli.settings import Settings, SettingsError, load_settings
 from meshnet.mesh.threads import thread_environment
 
-KINDS = ("mesh", "engine", "generate")
-SPLIT = ("mesh",)
+KINDS = ("mesh", "engine", "generate", "llama", "llama-rpc")
+SPLIT = ("mesh", "llama-rpc")
+ONE_SESSION = ("engine", "generate")
+"""These serve one generation at a time."""
 SESSIONS_MAX = 16
 """What a side must serve at once."""
 
@@ -52,10 +56,6 @@ class SideSpec:
     def split(self) -> bool:
         return self.kind in SPLIT
 
-    @property
-    def ours(self) -> bool:
-        return self.kind in ("mesh", "engine")
-
     @classmethod
     def parse(cls, text: str) -> SideSpec:
         """Read one of the forms above. Raises SettingsError."""
@@ -77,10 +77,50 @@ class SideSpec:
         )
 
 
-def side_of(spec: SideSpec, settings: Settings) -> Side:
-    """Return the side `spec` names, not yet started. Raises SettingsError."""
+def side_of(
+    spec: SideSpec, settings: Settings, *, sessions: int = 1, positions: int = 2048
+) -> Side:
+    """Return the side `spec` names, not yet started.
+
+    Args:
+        sessions: how many generations it must run at once.
+        positions: the longest of them.
+
+    Raises:
+        SettingsError: it cannot run so many; MeshnetError where a peer is not built.
+    """
+    if sessions > 1 and spec.kind in ONE_SESSION:
+        raise SettingsError(f"--side {spec}: it runs one session at a time, {sessions} are asked")
+    if spec.kind in ("llama", "llama-rpc"):
+        return _llama(spec, settings, sessions, positions)
     own = own_settings(spec, settings)
     return MeshSide(spec, own) if spec.kind == "mesh" else LoneSide(spec, own)
+
+
+def _llama(spec: SideSpec, settings: Settings, sessions: int, positions: int) -> Side:
+    from meshnet.cli.bench.peers import LlamaSide
+    from meshnet.cli.bench.peers_build import programs
+    from meshnet.cli.bench.peers_setup import PeerSetup
+    from meshnet.cli.models import Bars, resolve_model
+    from meshnet.engine.models.gguf_export import exported
+
+    given = dict(spec.assigned)
+    if unknown := set(given) - {"flash_attention", "micro_batch"}:
+        raise SettingsError(f"--side {spec}: llama.cpp has no {', '.join(sorted(unknown))} here")
+    built = programs(settings.cache_dir)
+    source = resolve_model(settings.model, settings)
+    kind = spec.weights or "q8_0"
+    setup = PeerSetup(
+        exported(source.path, source.name, kind, settings.cache_dir, Bars()),
+        nodes=spec.nodes,
+        threads=spec.threads,
+        sessions=sessions,
+        context_length=-(-positions // 256) * 256,
+        flash_attention=given.get("flash_attention", "on") != "off",
+        micro_batch=int(given.get("micro_batch", 512)),
+    )
+    logs = Path(tempfile.mkdtemp(prefix="meshnet-bench-"))
+    return LlamaSide(setup, built, logs)
 
 
 def own_settings(spec: SideSpec, settings: Settings) -> Settings:
