@@ -33,79 +33,136 @@ class Shape:
     """One logit per head that takes part in the softmax and has no value (GPT-OSS)."""
 
 
+class Masks:
+    """The masks of a step, kept since all layers ask for the same: 0 for what a row sees, or -inf.
+
+    At most `MASK_VALUES_MAX` values are kept; a larger mask is made anew for every layer.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[object, ...], Tensor] = {}
+
+    def of(
+        self, rows: int, group: int, span: int, at: int, window: int | None, like: Tensor
+    ) -> Tensor:
+        """Return the mask RS of `rows` rows, `group` of each position, from key `at` on."""
+        key = (rows, group, span, at, window, like.dtype, like.device)
+        mask_RS = self._kept.get(key)
+        if mask_RS is None:
+            mask_RS = _mask(rows, group, span, at, window, like)
+            self._keep(key, mask_RS)
+        return mask_RS
+
+    def _keep(self, key: tuple[object, ...], mask_RS: Tensor) -> None:
+        room = MASK_VALUES_MAX - mask_RS.numel()
+        if room < 0:
+            return
+        while sum(map(Tensor.numel, self._kept.values())) > room:
+            self._kept.pop(next(iter(self._kept)))
+        self._kept[key] = mask_RS
+
+
+MASK_VALUES_MAX = 1 << 20
+
+
 def attend(
-    query_THD: Tensor, held: KVBuffer, past_length: int, shape: Shape, *, rows_min: int
+    query_THD: Tensor,
+    held: KVBuffer,
+    past_length: int,
+    shape: Shape,
+    *,
+    rows_min: int,
+    masks: Masks | None = None,
 ) -> Tensor:
     """Attend from positions [past_length, past_length + T), whose keys `held` has: THD."""
     stop = past_length + query_THD.shape[0]
     assert held.keys is not None
     assert held.values is not None
     assert held.length >= stop, f"{held.length} positions held, {stop} needed"
+    masks = masks or Masks()
     parts = []
     position = past_length
     while position < stop:
         end = min(stop, cell_stop(position))
         first = first_key(position, shape.window) - held.start
         last = cell_stop(position) - held.start
-        parts.append(
-            _attend_in_cell(
-                query_THD[position - past_length : end - past_length],
-                held.keys[:, first:last],
-                held.values[:, first:last],
-                position - held.start - first,
-                shape,
-                rows_min,
-            )
-        )
+        keys_KSD, values_KSD = held.keys, held.values
+        if first or last < held.capacity:
+            keys_KSD = keys_KSD.narrow(1, first, last - first)
+            values_KSD = values_KSD.narrow(1, first, last - first)
+        cell_THD = query_THD
+        if end - position < len(query_THD):
+            cell_THD = query_THD.narrow(0, position - past_length, end - position)
+        at = position - held.start - first
+        parts.append(_attend_in_cell(cell_THD, keys_KSD, values_KSD, at, shape, rows_min, masks))
         position = end
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _attend_in_cell(
-    query_THD: Tensor, keys_KSD: Tensor, values_KSD: Tensor, at: int, shape: Shape, rows_min: int
+    query_THD: Tensor,
+    keys_KSD: Tensor,
+    values_KSD: Tensor,
+    at: int,
+    shape: Shape,
+    rows_min: int,
+    masks: Masks,
 ) -> Tensor:
     """Attend from rows of one cell; the first of them is at key `at`."""
-    length, heads, size = query_THD.shape
+    length, heads, _ = query_THD.shape
     held_heads, span, _ = keys_KSD.shape
     group = heads // held_heads
-    rows = length * group
-    query_KRD = query_THD.view(length, held_heads, group, size).transpose(0, 1)
-    query_KRD = query_KRD.reshape(held_heads, rows, size)
-    if rows < rows_min:
-        query_KRD = torch.cat([query_KRD, query_KRD[:, :1].expand(-1, rows_min - rows, -1)], 1)
-    scores_KRS = torch.bmm(query_KRD, keys_KSD.transpose(1, 2)).mul_(shape.scaling)
-    if shape.softcap is not None:
-        scores_KRS.div_(shape.softcap).tanh_().mul_(shape.softcap)
-    mask_TS = mask(length, span, at, shape.window, scores_KRS.dtype, scores_KRS.device)
-    scores_KRS[:, :rows].view(held_heads, length, group, span).add_(mask_TS[None, :, None])
-    weights_KRS = _softmax(scores_KRS, shape.sinks_H, rows)
-    output_KRD = torch.bmm(weights_KRS, values_KSD)[:, :rows]
-    output = output_KRD.reshape(held_heads, length, group, -1).transpose(0, 1)
+    query_KRD = _of_held_heads(query_THD, held_heads, rows_min)
+    rows = query_KRD.shape[1]
+    mask_RS = masks.of(rows, group, span, at, shape.window, query_THD)
+    keys_KDS = keys_KSD.transpose(1, 2)
+    if shape.softcap is None:
+        scores_KRS = torch.baddbmm(mask_RS, query_KRD, keys_KDS, alpha=shape.scaling)
+    else:
+        scores_KRS = torch.bmm(query_KRD, keys_KDS).mul_(shape.scaling / shape.softcap)
+        scores_KRS.tanh_().mul_(shape.softcap).add_(mask_RS)
+    output_KRD = torch.bmm(_softmax(scores_KRS, shape.sinks_H), values_KSD)
+    if rows > length * group:
+        output_KRD = output_KRD.narrow(1, 0, length * group)
+    if length == 1:
+        return output_KRD.reshape(1, heads, -1)
+    output = output_KRD.view(held_heads, length, group, -1).transpose(0, 1)
     return output.reshape(length, heads, -1)
 
 
-def mask(
-    length: int,
-    span: int,
-    at: int,
-    window: int | None,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Tensor:
-    """0 where row t at key `at + t` sees key s, -inf elsewhere: TS."""
-    keys_S = torch.arange(span, device=device)
-    rows_T1 = torch.arange(at, at + length, device=device)[:, None]
+def _of_held_heads(query_THD: Tensor, held_heads: int, rows_min: int) -> Tensor:
+    """Rows by the key head that they read, at least `rows_min` of each: KRD."""
+    length, heads, size = query_THD.shape
+    group = heads // held_heads
+    if length == 1:
+        query_KRD = query_THD.reshape(held_heads, group, size)
+    else:
+        query_KRD = query_THD.view(length, held_heads, group, size).transpose(0, 1)
+        query_KRD = query_KRD.reshape(held_heads, length * group, size)
+    missing = rows_min - length * group
+    if missing > 0:
+        first = query_KRD.narrow(1, 0, 1).expand(-1, missing, -1)
+        query_KRD = torch.cat([query_KRD, first], 1)
+    return query_KRD
+
+
+def _mask(rows: int, group: int, span: int, at: int, window: int | None, like: Tensor) -> Tensor:
+    length = -(-rows // group)
+    keys_S = torch.arange(span, device=like.device)
+    # Rows that only fill up may lie beyond the cell; they must see something all the same.
+    rows_T1 = torch.arange(at, at + length, device=like.device).clamp_max_(span - 1)[:, None]
     hidden_TS = keys_S > rows_T1
     if window is not None:
         hidden_TS |= keys_S <= rows_T1 - window
-    return torch.zeros(1, dtype=dtype, device=device).masked_fill(hidden_TS, float("-inf"))
+    mask_TS = like.new_zeros(1).masked_fill(hidden_TS, float("-inf"))
+    return mask_TS.repeat_interleave(group, 0)[:rows]
 
 
-def _softmax(scores_KRS: Tensor, sinks_H: Tensor | None, rows: int) -> Tensor:
+def _softmax(scores_KRS: Tensor, sinks_H: Tensor | None) -> Tensor:
     if sinks_H is None:
         return torch.softmax(scores_KRS, -1)
-    heads = scores_KRS.shape[0]
+    heads, rows, _ = scores_KRS.shape
     group = len(sinks_H) // heads
-    sinks_KR1 = sinks_H.view(heads, 1, group).expand(-1, -(-scores_KRS.shape[1] // group), -1)
-    sinks_KR1 = sinks_KR1.reshape(heads, -1, 1)[:, : scores_KRS.shape[1]].to(scores_KRS.dtype)
+    sinks_KR1 = sinks_H.view(heads, 1, group).expand(-1, -(-rows // group), -1)
+    sinks_KR1 = sinks_KR1.reshape(heads, -1, 1)[:, :rows].to(scores_KRS.dtype)
     return torch.softmax(torch.cat([scores_KRS, sinks_KR1], -1), -1)[..., :-1]
