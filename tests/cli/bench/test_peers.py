@@ -156,7 +156,9 @@ asyncio.run(main())
     await bench.wait()
 
     assert len(peers) == 3
-    gone, alive = await asyncio.to_thread(psutil.wait_procs, peers, timeout=60)
+    gone, alive = await asyncio.to_thread(psutil.wait_procs, peers, timeout=20)
+    for peer in alive:
+        peer.kill()
     assert (len(gone), alive) == (3, [])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,18 @@ def test_flash_attention_is_told_and_named(on: bool) -> None:
 
     assert value_of(command, "--flash-attn") == ("on" if on else "off")
     assert ("flash attention off" in str(setup)) is not on
+
+
+def test_sides_that_differ_have_names_that_differ() -> None:
+    first = PeerSetup(MODEL, nodes=2, threads=1)
+    changes = [
+        {"nodes": 1}, {"threads": 2}, {"flash_attention": False}, {"micro_batch": 128},
+        {"weights": "bf16"},
+    ]  # fmt: skip
+
+    names = {str(first), *(str(replace(first, **change)) for change in changes)}
+
+    assert len(names) == 1 + len(changes)
 
 
 def test_nothing_is_reused_and_nothing_stops_early() -> None:

@@ -59,6 +59,9 @@ class LlamaSide:
     def name(self) -> str:
         return str(self._setup)
 
+    def __str__(self) -> str:
+        return self.name
+
     async def start(self) -> None:
         """Start the processes and wait until the model is served. Raises PeerError."""
         try:

@@ -40,15 +40,18 @@ class PeerSetup:
     """On is upstream's default; off is faster on processors in long contexts."""
     micro_batch: int = 512
     """Positions computed at once in a prefill; 512 is upstream's default."""
+    weights: str = "q8_0"
+    """How the file stores its matrices: for the name."""
 
     def __post_init__(self) -> None:
         if min(self.nodes, self.threads, self.sessions, self.context_length) < 1:
             raise ValueError(f"peer: expected positive numbers, got {self}")
 
     def __str__(self) -> str:
-        split = "RPC, " if self.nodes > 1 else ""
+        split = "RPC " if self.nodes > 1 else ""
         attention = "" if self.flash_attention else ", flash attention off"
-        return f"llama.cpp {split}{self.nodes} x {self.threads}{attention}"
+        batch = "" if self.micro_batch == 512 else f", micro-batch {self.micro_batch}"
+        return f"llama.cpp {split}{self.weights}, {self.nodes} x {self.threads}{attention}{batch}"
 
 
 def server_command(

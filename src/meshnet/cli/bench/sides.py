@@ -118,6 +118,7 @@ def _llama(spec: SideSpec, settings: Settings, sessions: int, positions: int) ->
         context_length=-(-positions // 256) * 256,
         flash_attention=given.get("flash_attention", "on") != "off",
         micro_batch=int(given.get("micro_batch", 512)),
+        weights=kind,
     )
     logs = Path(tempfile.mkdtemp(prefix="meshnet-bench-"))
     return LlamaSide(setup, built, logs)
