@@ -180,6 +180,13 @@ def answering(response: bytes) -> Talk:
     return talk
 
 
+def http_answer(status: str, body: bytes = b"", **headers: str) -> bytes:
+    said = {"Content-Length": str(len(body)), "Connection": "close"}
+    said |= {name.replace("_", "-"): value for name, value in headers.items()}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in said.items())
+    return f"HTTP/1.1 {status}\r\n{lines}\r\n".encode() + body
+
+
 def length_in(head: bytes) -> int:
     for line in head.lower().split(b"\r\n"):
         if line.startswith(b"content-length:"):

@@ -15,6 +15,7 @@ from tests.wire.echoing import (
     activation,
     answering,
     decode,
+    http_answer,
     length_in,
     serving,
     stranger,
@@ -48,13 +49,6 @@ S = SessionId("s")
 
 def client(url: str, token: str | None = None) -> HttpHopClient:
     return HttpHopClient({NODE: url}, limits=LIMITS, token=token)
-
-
-def http(status: str, body: bytes = b"", **headers: str) -> bytes:
-    said = {"Content-Length": str(len(body)), "Connection": "close"}
-    said |= {name.replace("_", "-"): value for name, value in headers.items()}
-    lines = "".join(f"{name}: {value}\r\n" for name, value in said.items())
-    return f"HTTP/1.1 {status}\r\n{lines}\r\n".encode() + body
 
 
 async def test_a_step_reaches_the_node_as_it_was_asked_and_comes_back():
@@ -159,7 +153,7 @@ def _until_closed(talk):
 
 async def test_an_old_middle_node_answers_bytes_without_description():
     body = bytes(range(64))
-    async with stranger(answering(http("200 OK", body))) as url, client(url) as hops:
+    async with stranger(answering(http_answer("200 OK", body))) as url, client(url) as hops:
         reply = await hops.forward(NODE, decode(), timeout_s=10)
 
     spec = TensorSpec(HIDDEN, DType.FP32, (1, 1, 16))
@@ -167,7 +161,7 @@ async def test_an_old_middle_node_answers_bytes_without_description():
 
 
 async def test_an_old_node_that_cannot_reserve_grants_everything():
-    answer = http("501 Unsupported method ('PUT')", b"<html>", Content_Type="text/html")
+    answer = http_answer("501 Unsupported method ('PUT')", b"<html>", Content_Type="text/html")
     async with stranger(answering(answer)) as url, client(url) as hops:
         granted = await hops.reserve(NODE, ReserveRequest(S, 700), timeout_s=10)
 
@@ -175,21 +169,24 @@ async def test_an_old_node_that_cannot_reserve_grants_everything():
 
 
 async def test_a_release_takes_any_answer():
-    async with stranger(answering(http("405 Method Not Allowed"))) as url, client(url) as hops:
+    async with (
+        stranger(answering(http_answer("405 Method Not Allowed"))) as url,
+        client(url) as hops,
+    ):
         await hops.release(NODE, S, timeout_s=10)
 
 
 LOSING = {
-    "a proxy's conflict": http("409 Conflict", b'{"error": "conflict"}'),
-    "a bad gateway": http("502 Bad Gateway", b"<html>"),
-    "a redirect": http("302 Found", Location="http://127.0.0.1:1/forward"),
-    "half a body": http("200 OK", b"1234", Content_Length="32"),
+    "a proxy's conflict": http_answer("409 Conflict", b'{"error": "conflict"}'),
+    "a bad gateway": http_answer("502 Bad Gateway", b"<html>"),
+    "a redirect": http_answer("302 Found", Location="http://127.0.0.1:1/forward"),
+    "half a body": http_answer("200 OK", b"1234", Content_Length="32"),
     "half a head": b"HTTP/1.1 200 OK\r\nContent-Le",
     "nothing": b"",
     "no http": b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
-    "a huge answer": http("200 OK", b"", Content_Length=str(10 * 2**30)),
+    "a huge answer": http_answer("200 OK", b"", Content_Length=str(10 * 2**30)),
     "a huge header": b"HTTP/1.1 200 OK\r\nX-A: " + b"a" * 100_000 + b"\r\n\r\n",
-    "an answer of another shape": http(
+    "an answer of another shape": http_answer(
         "200 OK", bytes(32), X_Meshnet_Shape="1,2,8", X_Meshnet_Dtype="fp16"
     ),
     "broken chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
@@ -205,7 +202,7 @@ async def test_an_answer_that_is_none_is_a_lost_hop_that_names_the_node(kind):
 
 
 async def test_an_answer_that_announces_more_than_the_limit_is_not_read():
-    answer = http("200 OK", b"", Content_Length=str(10 * 2**30))
+    answer = http_answer("200 OK", b"", Content_Length=str(10 * 2**30))
     async with stranger(answering(answer)) as url, client(url) as hops:
         with pytest.raises(HopLost, match="over the limit"):
             await hops.forward(NODE, decode(), timeout_s=10)
@@ -214,7 +211,7 @@ async def test_an_answer_that_announces_more_than_the_limit_is_not_read():
 async def test_a_redirect_is_not_followed_even_to_a_node():
     service = EchoService()
     async with serving(service) as target:
-        moved = http("307 Temporary Redirect", Location=f"{target}/forward")
+        moved = http_answer("307 Temporary Redirect", Location=f"{target}/forward")
         async with stranger(answering(moved)) as url, client(url) as hops:
             with pytest.raises(HopLost, match="307"):
                 await hops.forward(NODE, decode(), timeout_s=10)

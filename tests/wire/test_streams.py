@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from meshnet.core.protocol.messages import (
 )
 from meshnet.core.vocabulary import Drawn, HopLost, ModelId, SampledToken, SessionId
 from meshnet.wire.http_client import HttpHopClient
+from meshnet.wire.stream_bounds import BoundedStreamProtocol
 from meshnet.wire.stream_pool import StreamPool
 
 S = SessionId("s")
@@ -282,6 +284,29 @@ async def test_a_body_over_the_nodes_limit_comes_back_as_a_refusal_over_a_stream
 
     assert isinstance(reply, Refusal)
     assert reply.code is Code.TOO_LARGE
+
+
+class Watched(BoundedStreamProtocol):
+    """Shows the node's end of the stream made last."""
+
+    made: asyncio.BaseTransport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        Watched.made = transport
+
+
+async def test_both_ends_send_small_frames_at_once(monkeypatch: pytest.MonkeyPatch):
+    """Nagle's algorithm would hold a frame back until the one before it is acknowledged."""
+    monkeypatch.setattr("meshnet.wire.serving.BoundedStreamProtocol", Watched)
+    async with talking(Streaming()) as hops:
+        await hops.forward(NODE, decode(), timeout_s=10)
+        (stream,) = streams_of(hops)._streams.values()
+        for transport in (Watched.made, stream._transport):
+            assert transport is not None
+            end = transport.get_extra_info("socket")
+
+            assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 async def test_a_bug_in_the_node_costs_the_stream_and_not_the_node(

@@ -17,7 +17,7 @@ from typing import Any
 
 import uvicorn
 
-from meshnet.core.protocol.frames import frame_bytes_max
+from meshnet.core.protocol.frames import message_bytes_max
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.vocabulary import MeshnetError
 from meshnet.wire.stream_bounds import BoundedStreamProtocol
@@ -36,7 +36,8 @@ class AddressInUse(MeshnetError):
 def bind(host: str, port: int) -> socket.socket:
     """Listen on `host`; port 0 takes a free one. Raises AddressInUse."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio turns Nagle's algorithm off only where it is told that this is TCP.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
@@ -98,7 +99,7 @@ def _config(app: Any, limits: Limits) -> uvicorn.Config:
         app,
         http=http_protocol(),
         ws=BoundedStreamProtocol,
-        ws_max_size=frame_bytes_max(limits),
+        ws_max_size=message_bytes_max(limits),
         ws_ping_interval=None,
         ws_per_message_deflate=False,
         lifespan="off",

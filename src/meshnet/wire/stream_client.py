@@ -42,7 +42,7 @@ from meshnet.core.vocabulary import BadField, HopLost
 
 STEPS_MAX = 8
 """In flight on one stream; one more waits for an answer."""
-_TOO_BIG = 1009
+_DONE, _TOO_BIG = 1000, 1009
 _NUMBERS = 2**32
 
 
@@ -77,6 +77,7 @@ class SessionStream(asyncio.Protocol):
         self._asked: dict[int, tuple[ForwardRequest, asyncio.Future[Reply]]] = {}
         self._places = asyncio.Semaphore(STEPS_MAX)
         self._number = 0
+        self._close_code: int | None = None
 
     @property
     def alive(self) -> bool:
@@ -114,6 +115,8 @@ class SessionStream(asyncio.Protocol):
             await asyncio.shield(self._over)
         finally:
             self.lose("the session is over")
+        if self._close_code != _DONE:
+            raise HopLost("the stream broke before the node had read the release")
 
     def lose(self, why: str) -> None:
         """End the stream at once; whoever waits gets HopLost. Ending it twice is harmless."""
@@ -190,6 +193,7 @@ class SessionStream(asyncio.Protocol):
     def _closed(self) -> None:
         received = self._conn.close_rcvd
         code, reason = (1005, "") if received is None else (received.code, received.reason)
+        self._close_code = code
         if code == _TOO_BIG:
             refusal = Refusal(Code.TOO_LARGE, f"the step is over the node's limit: {reason}")
             for _, answer in self._take_asked():

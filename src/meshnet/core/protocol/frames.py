@@ -126,6 +126,11 @@ def frame_bytes_max(limits: Limits) -> int:
     return limits.body_bytes + 4 * limits.positions + OVERHEAD_BYTES
 
 
+def message_bytes_max(limits: Limits) -> int:
+    """Return what is read at all: of a frame a little too long, its number, so as to refuse it."""
+    return frame_bytes_max(limits) + limits.body_bytes
+
+
 def number_of(frame: Buffer) -> int:
     """Return the number that ties an answer to its step. Raises BadField."""
     if len(frame) < _NUMBER_AT + 4:
@@ -210,6 +215,8 @@ def describe(
 def decode_step(frame: Buffer, opening: Opening, limits: Limits) -> ForwardRequest | None:
     """Read a step; None is a release. The activation is a view of `frame`. Raises BadField."""
     number_of(frame)
+    if len(frame) > frame_bytes_max(limits):
+        raise TooLarge("frame", f"at most {limits.body_bytes} bytes and its ids", len(frame))
     if frame[0] == Kind.RELEASE:
         if bytes(frame) != encode_release():
             raise BadField("frame", "a release of 8 bytes", bytes(frame[:16]))
