@@ -1,0 +1,1 @@
+"""Which waiting steps a device runs together next (ADR-0031)."""
