@@ -20,9 +20,11 @@ Source: transformers 5.24 `cache_utils`; `masking_utils.find_first_full_attentio
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
@@ -35,8 +37,8 @@ from transformers.cache_utils import (
     DynamicSlidingWindowLayer,
 )
 
-from meshnet.core.vocabulary import LayerRange
-from meshnet.engine.kv import KVBuffer
+from meshnet.core.vocabulary import KVBytes, LayerRange
+from meshnet.engine.kv import KEY_GRID, KVBuffer, kept_max
 
 _ROWS = "meshnet_rows"
 
@@ -237,10 +239,42 @@ def tensors(cache: Any) -> Iterator[tuple[int, Tensor]]:
             yield index, value
 
 
+def kv_bytes(prefilled: Sequence[tuple[int, Any]]) -> KVBytes:
+    """What a session takes, from caches after prefills of several lengths.
+
+    Known for layers of ours; for others a line above all that was measured.
+    """
+    per_token = fixed = 0
+    for layer in prefilled[-1][1].layers:
+        if isinstance(layer, KVLayer) and layer.buffer.capacity:
+            position_bytes = layer.buffer.nbytes // layer.buffer.capacity
+            if layer.buffer.window is None:
+                per_token += position_bytes
+            else:
+                fixed += position_bytes * kept_max(layer.buffer.window)
+    sizes = [(length, _others_bytes(cache)) for length, cache in prefilled]
+    slopes = [
+        (later - earlier) / (length - start)
+        for (start, earlier), (length, later) in pairwise(sizes)
+    ]
+    slope = math.ceil(max(slopes, default=0))
+    fixed += max(0, *(size - slope * length for length, size in sizes))
+    return KVBytes(per_token + slope, fixed, KEY_GRID)
+
+
+def _others_bytes(cache: Any) -> int:
+    own = {index for index, layer in enumerate(cache.layers) if isinstance(layer, KVLayer)}
+    return _distinct_bytes(tensor for index, tensor in tensors(cache) if index not in own)
+
+
 def allocated_bytes(cache: Any) -> int:
     """Bytes of the distinct storages held: transformers' layers may keep views of larger ones."""
+    return _distinct_bytes(tensor for _, tensor in tensors(cache))
+
+
+def _distinct_bytes(held: Iterable[Tensor]) -> int:
     storages = {}
-    for _, tensor in tensors(cache):
+    for tensor in held:
         storage = tensor.untyped_storage()
         storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from meshnet.core.vocabulary import LayerRange
 from meshnet.engine.cache import cache_class, can_be_together, new_cache, together
-from meshnet.engine.interface import implementations
+from meshnet.engine.interface import implementations, is_ours
 from meshnet.engine.rotary import dynamic_rotaries
 from meshnet.engine.runner import Passing, Segment
 from meshnet.engine.trimming import TrimmedLayers
@@ -33,6 +33,7 @@ class LayerRunner:
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
         self._model = model
+        self.config = model.config
         self._layers: TrimmedLayers = model.meshnet_layers
         self._decoder: Any = self._layers.decoder
         names = inspect.signature(inspect.unwrap(type(self._decoder).forward)).parameters
@@ -54,7 +55,6 @@ class LayerRunner:
         self.dtype = dtype
         self.device = next(model.parameters()).device
         self.attention: str = model.config._attn_implementation
-        self.batches = False
 
     def use_attention(self, name: str) -> None:
         """Make every layer attend by what transformers knows as `name`."""
@@ -62,9 +62,10 @@ class LayerRunner:
             implement(name)
         self.attention = name
 
-    def could_batch(self) -> bool:
+    @property
+    def batches(self) -> bool:
         """Whether nothing but the rows' positions tells the sessions of a batch apart."""
-        sound = self._takes_positions and not self._dynamic_rotaries
+        sound = self._takes_positions and not self._dynamic_rotaries and is_ours(self.attention)
         return sound and can_be_together(self.new_cache(self.held))
 
     def new_cache(self, layers: LayerRange) -> Any:

@@ -25,7 +25,7 @@ from torch.nn import functional
 from transformers import AttentionInterface
 
 from meshnet.core.vocabulary import LayerRange
-from meshnet.engine.attention import Shape, attend
+from meshnet.engine.attention import Masks, Shape, attend
 from meshnet.engine.cache import Rows, rows_of
 from meshnet.engine.kv import KEY_GRID, KVBuffer
 
@@ -50,6 +50,7 @@ IGNORED = frozenset(
     )
 )
 """What models pass on and attention has no use for."""
+_PREFIX = "meshnet-"
 FAST_ROWS_MIN = 16
 """From so many rows on a step is a prefill, to which `fast` applies."""
 
@@ -58,7 +59,7 @@ class UnsupportedAttention(ValueError):
     """A model asks for something that our attention does not do."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class AttentionCall:
     """The shapes of one call, by which the self-test tries the kernels."""
 
@@ -75,16 +76,33 @@ class GridAttention:
     rows_min: int
     fast: bool = False
     seen: set[AttentionCall] | None = field(default=None, compare=False)
+    masks: Masks = field(default_factory=Masks, compare=False)
 
     @property
     def name(self) -> str:
         kind = "fast-prefill" if self.fast else "probe" if self.seen is not None else "canonical"
-        return f"meshnet-{kind}-grid{KEY_GRID}-rows{self.rows_min}"
+        return f"{_PREFIX}{kind}-grid{KEY_GRID}-rows{self.rows_min}"
 
     def register(self) -> str:
         """Make it known to transformers, and return the name it has there."""
         AttentionInterface.register(self.name, partial(_attention, settings=self))
         return self.name
+
+    def attend(self, query_THD: Tensor, rows: Rows, shape: Shape) -> Tensor:
+        """Attend from the rows of one session, the last in their buffer: THD."""
+        if rows.buffer.window != shape.window:
+            raise UnsupportedAttention(f"a window of {shape.window}, not {rows.buffer.window}")
+        plain = shape.softcap is None and shape.sinks_H is None
+        if self.fast and plain and rows.length >= FAST_ROWS_MIN:
+            return _sdpa(query_THD, rows, shape)
+        return attend(
+            query_THD,
+            rows.buffer,
+            rows.past_length,
+            shape,
+            rows_min=self.rows_min,
+            masks=self.masks,
+        )
 
 
 def _attention(
@@ -107,30 +125,24 @@ def _attention(
     unknown = [name for name, value in others.items() if value is not None and name not in IGNORED]
     if attention_mask is not None or is_causal is False or dropout or unknown:
         raise UnsupportedAttention(f"attention with {unknown or 'a mask, dropout or no order'}")
-    if query.shape[0] != 1:
-        raise UnsupportedAttention(f"attention over a batch axis of {query.shape[0]}")
+    if settings.seen is not None:
+        settings.seen.add(_call(query, key, value))
     shape = Shape(
         query.shape[-1] ** -0.5 if scaling is None else scaling, sliding_window, softcap, s_aux
     )
-    if settings.seen is not None:
-        settings.seen.add(
-            AttentionCall(query.shape[1], key.shape[1], query.shape[-1], value.shape[-1])
-        )
     query_THD = query[0].transpose(0, 1)
     outputs, start = [], 0
     for rows in rows_of(key) or (_laid_out(key, value, query.shape[2], sliding_window),):
-        if rows.buffer.window != sliding_window:
-            raise UnsupportedAttention(f"a window of {sliding_window}, not {rows.buffer.window}")
-        part_THD = query_THD[start : start + rows.length]
+        outputs.append(settings.attend(query_THD[start : start + rows.length], rows, shape))
         start += rows.length
-        if settings.fast and rows.length >= FAST_ROWS_MIN and softcap is None and s_aux is None:
-            outputs.append(_sdpa(part_THD, rows, shape))
-        else:
-            outputs.append(
-                attend(part_THD, rows.buffer, rows.past_length, shape, rows_min=settings.rows_min)
-            )
     output_THD = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return output_THD[None], None
+
+
+def _call(query: Tensor, key: Tensor, value: Tensor) -> AttentionCall:
+    if query.shape[0] != 1:
+        raise UnsupportedAttention(f"attention over a batch axis of {query.shape[0]}")
+    return AttentionCall(query.shape[1], key.shape[1], query.shape[-1], value.shape[-1])
 
 
 def _laid_out(key: Tensor, value: Tensor, length: int, window: int | None) -> Rows:
@@ -174,6 +186,10 @@ def refusal(config: Any, layers: LayerRange) -> str | None:
     if not types and getattr(text, "attention_chunk_size", None) is not None:
         return "chunked attention"
     return None
+
+
+def is_ours(name: str) -> bool:
+    return name.startswith(_PREFIX)
 
 
 def implementations(model: nn.Module) -> Iterator[Callable[[str], None]]:

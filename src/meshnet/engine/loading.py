@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from meshnet.core.vocabulary import (
     ShardDescription,
 )
 from meshnet.engine.activations import TORCH_DTYPES, WIRE_DTYPES
+from meshnet.engine.attention_choice import choose_attention
 from meshnet.engine.checkpoint import LoadedLayers, load_layers, read_config
 from meshnet.engine.forward import LayerRunner
 from meshnet.engine.identity import (
@@ -27,7 +29,6 @@ from meshnet.engine.identity import (
     inseparable_layers,
 )
 from meshnet.engine.rotary import RotaryLimit, rotary_limit
-from meshnet.engine.runner import Runner
 from meshnet.engine.selftest import Findings, self_test
 from meshnet.engine.shard import Report, TorchModelShard
 
@@ -44,6 +45,7 @@ def load_shard(
     model: ModelId | None = None,
     dtype: DType | None = None,
     device: str = "cpu",
+    fast_prefill: bool = False,
     report: Report = lambda sentence: None,
     token_text: Callable[[int], str] | None = None,
 ) -> TorchModelShard:
@@ -52,6 +54,8 @@ def load_shard(
     Args:
         model: the id it is served under; the directory's name if left out.
         dtype: of weights and activations; bf16 on CUDA and fp32 on the CPU if left out.
+        fast_prefill: attend from several positions by torch's kernels, which are faster on long
+            prompts, and give up that results do not depend on how the work was cut.
         report: told, in a sentence, what the layers turn out not to do.
         token_text: for peers that predate token ids; from the tail's tokenizer if left out.
 
@@ -66,7 +70,7 @@ def load_shard(
     loaded = load_layers(path, config, layers, kind, where)
     runner = LayerRunner(loaded.model, kind)
     limit = rotary_limit(loaded.model.config.get_text_config(decoder=True))
-    findings = _tested(runner, context_length(loaded.model.config), limit, report)
+    findings = _tested(runner, context_length(loaded.model.config), limit, fast_prefill, report)
     description = _description(path, model or ModelId(path.name), runner, loaded, findings, runs)
     texts = token_text or (_token_texts(path, report) if description.is_tail else _no_text)
     return TorchModelShard(
@@ -79,23 +83,30 @@ def load_shard(
     )
 
 
-def _tested(runner: Runner, context: int, limit: RotaryLimit | None, report: Report) -> Findings:
-    findings = self_test(runner, min(context, limit.length if limit else context))
-    for note in findings.notes:
+def _tested(
+    runner: LayerRunner,
+    context: int,
+    limit: RotaryLimit | None,
+    fast_prefill: bool,
+    report: Report,
+) -> Findings:
+    positions_max = min(context, limit.length if limit else context)
+    attention = choose_attention(runner, positions_max, fast_prefill=fast_prefill)
+    findings = self_test(runner, positions_max)
+    for note in (*attention.notes, *findings.notes):
         report(note)
-    return findings
+    return replace(findings, exact=findings.exact and attention.exact)
 
 
 def _description(
     path: Path,
     model: ModelId,
-    runner: Runner,
+    runner: LayerRunner,
     loaded: LoadedLayers,
     findings: Findings,
     runs: tuple[LayerRange, ...],
 ) -> ShardDescription:
     config = loaded.model.config
-    attention = str(config._attn_implementation)
     changing = rotary_limit(config.get_text_config(decoder=True)) is not None
     return ShardDescription(
         model=model,
@@ -109,11 +120,17 @@ def _description(
         vocab_size=runner.vocab_size,
         context_length=context_length(config),
         # A prefill in chunks could not cross the point where rotary factors change.
-        capabilities=Capabilities(findings.kv_cache, findings.multi_token and not changing),
+        capabilities=Capabilities(
+            kv_cache=findings.kv_cache,
+            multi_token=findings.multi_token and not changing,
+            truncate=findings.truncate,
+            batch=findings.batch,
+            exact=findings.exact,
+        ),
         kv_bytes=findings.kv_bytes,
         weight_bytes=_weight_bytes(loaded.model),
         bytes_read=loaded.bytes_read,
-        arithmetic=arithmetic(runner.dtype, attention, runner.device),
+        arithmetic=arithmetic(runner.dtype, runner.attention, runner.device),
         inseparable=runs,
     )
 

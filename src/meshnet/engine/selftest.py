@@ -17,16 +17,16 @@ Legend: T positions, D hidden.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from meshnet.core.vocabulary import KVBytes, ModelError
-from meshnet.engine.cache import allocated_bytes, unfilled_layers
+from meshnet.engine.cache import kv_bytes, unfilled_layers
+from meshnet.engine.cuttings import Cuttings, CuttingTrial, Pair, features
 from meshnet.engine.runner import Passing, Runner, Segment, positions_of
 
 POSITIONS = 10
@@ -44,16 +44,19 @@ class Findings:
     kv_cache: bool
     multi_token: bool
     kv_bytes: KVBytes
+    truncate: bool = False
+    batch: bool = False
+    exact: bool = False
+    """Nothing depends on how the work is cut, bit for bit."""
     notes: tuple[str, ...] = ()
 
 
 @torch.inference_mode()
 def self_test(runner: Runner, positions_max: int) -> Findings:
     """Try the held layers on a few random positions. Raises ModelError if they yield no numbers."""
-    positions = min(POSITIONS, positions_max)
-    trial = _Trial(runner, _random_input(runner, positions), positions)
+    trial = _Trial(runner, positions_max)
     try:
-        whole_TD = trial.run(0, positions, None)
+        whole_TD = trial.run(0, trial.positions, None)
     except (RuntimeError, ValueError, TypeError) as error:
         raise ModelError(f"layers {runner.held}: the self-test failed: {error}") from error
     if not bool(torch.isfinite(whole_TD).all()):
@@ -67,10 +70,11 @@ def self_test(runner: Runner, positions_max: int) -> Findings:
 class _Trial:
     """Pieces of one random sequence through the held layers."""
 
-    def __init__(self, runner: Runner, sequence: Tensor | Passing, positions: int) -> None:
+    def __init__(self, runner: Runner, positions_max: int) -> None:
         self.runner = runner
-        self.positions = positions
-        self._sequence = sequence
+        self.positions = min(POSITIONS, positions_max)
+        self._positions_max = positions_max
+        self._sequence = random_input(runner, self.positions)
 
     def new_cache(self) -> Any:
         return self.runner.new_cache(self.runner.held)
@@ -79,11 +83,15 @@ class _Trial:
         piece = positions_of(self._sequence, start, stop)
         segments = [Segment(start, stop - start, cache)]
         hidden = self.runner.passing(piece, self.runner.held, segments).hidden
-        # Streams of Gemma 3n become further features of the same position.
-        return hidden.reshape(-1, stop - start, hidden.shape[-1]).transpose(0, 1).flatten(1)
+        return features(hidden)
+
+    def cuttings(self, like: Any) -> Cuttings:
+        trial = CuttingTrial(self.runner, self._sequence, self.positions, self._positions_max)
+        return trial.run(like)
 
 
-def _random_input(runner: Runner, positions: int) -> Tensor | Passing:
+def random_input(runner: Runner, positions: int) -> Tensor | Passing:
+    """Ids BT, or hidden states for layers that do not embed; always the same."""
     generator = torch.Generator().manual_seed(0)
     if runner.held.start == 0:
         ids = torch.randint(0, runner.vocab_size, (1, positions), generator=generator)
@@ -104,26 +112,46 @@ def _random_input(runner: Runner, positions: int) -> Tensor | Passing:
 def _cached_findings(trial: _Trial, whole_TD: Tensor) -> Findings:
     short, long = PREFILLS
     caches = [trial.new_cache() for _ in range(3)]
-    sizes = []
-    for cache, length in zip(caches, (short, long, trial.positions), strict=True):
+    prefilled = list(zip((short, long, trial.positions), caches, strict=True))
+    for length, cache in prefilled:
         trial.run(0, length, cache)
-        sizes.append((length, allocated_bytes(cache)))
+    promised = kv_bytes(prefilled)
     empty = unfilled_layers(caches[0])
     if empty:
         return _no_cache(f"layers {empty} hold nothing after a prefill: they swallow the cache")
     last = range(long, trial.positions)
     singles_TD = torch.cat([trial.run(at, at + 1, caches[1]) for at in last])
     alone_TD = torch.cat([trial.run(at, at + 1, None) for at in last])
-    lost = _distance(alone_TD, whole_TD[long:])
-    if not _agree(_distance(singles_TD, whole_TD[long:]), lost, trial.runner.dtype):
+    lost = distance(alone_TD, whole_TD[long:])
+    if not _agree(distance(singles_TD, whole_TD[long:]), lost, trial.runner.dtype):
         return _no_cache(f"layers {trial.runner.held} answer otherwise with a cache")
     piece_TD = trial.run(short, trial.positions, caches[0])
-    multi_token = _agree(_distance(piece_TD, whole_TD[short:]), lost, trial.runner.dtype)
+    multi_token = _agree(distance(piece_TD, whole_TD[short:]), lost, trial.runner.dtype)
     note = f"layers {trial.runner.held} lose their state when several positions follow a cache"
-    return Findings(True, multi_token, _kv_bytes(sizes), () if multi_token else (note,))
+    if not multi_token:
+        return Findings(True, False, promised, notes=(note,))
+    return _cut_findings(trial, caches[2], promised, lost)
 
 
-def _distance(got_TD: Tensor, expected_TD: Tensor) -> float:
+def _cut_findings(trial: _Trial, like: Any, promised: KVBytes, lost: float) -> Findings:
+    findings = Findings(True, True, promised)
+    if trial.positions < POSITIONS:
+        return findings
+    cuttings = trial.cuttings(like)
+
+    def hold(pairs: Sequence[Pair]) -> bool:
+        distances = [distance(pair.got, pair.expected) for pair in pairs]
+        return bool(pairs) and _agree(max(distances), lost, trial.runner.dtype)
+
+    return replace(
+        findings,
+        truncate=cuttings.continued is not None and hold([cuttings.continued]),
+        batch=hold(cuttings.shared),
+        exact=cuttings.equal,
+    )
+
+
+def distance(got_TD: Tensor, expected_TD: Tensor) -> float:
     """Median over positions of the difference, relative to what is expected."""
     expected_TD = expected_TD.float()
     difference_T = (got_TD.float() - expected_TD).norm(dim=-1)
@@ -135,15 +163,5 @@ def _agree(distance: float, lost: float, dtype: torch.dtype) -> bool:
     return distance <= min(TOLERANCES[dtype], max(lost / 2, NOISES[dtype]))
 
 
-def _kv_bytes(sizes: list[tuple[int, int]]) -> KVBytes:
-    """A line above all measurements; sliding windows stop growing, so it is an upper bound."""
-    slopes = [
-        (later - earlier) / (length - start)
-        for (start, earlier), (length, later) in pairwise(sizes)
-    ]
-    per_token = math.ceil(max(slopes))
-    return KVBytes(per_token, max(0, *(size - per_token * length for length, size in sizes)))
-
-
 def _no_cache(note: str) -> Findings:
-    return Findings(False, False, KVBytes(0), (note,))
+    return Findings(False, False, KVBytes(0), notes=(note,))
