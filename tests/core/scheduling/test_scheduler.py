@@ -275,3 +275,27 @@ def test_a_step_has_positions_and_stages() -> None:
         WaitingStep(MODEL, LAYERS, None, "o", 1, stages=0)
     with pytest.raises(ValueError, match="at least 1"):
         BatchLimits(steps_max=0)
+
+
+def test_a_chunk_that_would_run_beside_decodes_does_not_overtake_one_of_another_model(
+    queue: Queue,
+) -> None:
+    queue.add("other model", CHUNK, model=ModelId("n"))
+    ran = []
+    for number in range(3):
+        queue.add(f"decode {number}")
+        queue.add(f"chunk {number}", 32)
+        ran.append(queue.batch())
+
+    assert ran[:2] == [["decode 0"], ["other model"]]
+    assert "chunk 0" in ran[2]
+
+
+def test_a_chunk_beside_decodes_counts_as_one_of_the_steps() -> None:
+    queue = Queue(BatchLimits(steps_max=2))
+    for name in "ab":
+        queue.add(name)
+    queue.add("chunk", 32)
+
+    assert queue.batch() == ["a", "b"]
+    assert queue.batch() == ["chunk"]
