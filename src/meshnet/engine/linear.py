@@ -47,6 +47,8 @@ class Int8Linear(nn.Module):
         super().__init__()
         self.in_features, self.out_features, self.rows = inputs, len(scales_N), rows
         self.product = product
+        # An operator takes a Python number only after making a tensor of it.
+        self._step, self._rest = scales_N.new_tensor(1 / LEVELS), scales_N.new_tensor(float(REST))
         self.scale = nn.Parameter(scales_N.float(), requires_grad=False)
         self.bias = None if bias_N is None else nn.Parameter(bias_N.float(), requires_grad=False)
 
@@ -61,27 +63,29 @@ class Int8Linear(nn.Module):
         return self.out_features * self.in_features + vectors * 4
 
     def forward(self, x: Tensor) -> Tensor:
-        x_MK = x.reshape(-1, self.in_features)
-        if not len(x_MK):
+        x_MK = x if x.dim() == 2 else x.reshape(-1, self.in_features)
+        if not x_MK.shape[0]:
             return x.new_zeros((*x.shape[:-1], self.out_features))
         y_MN = self._multiplied(x_MK)
         if self.bias is not None:
             y_MN.add_(self.bias)
-        return y_MN.view(*x.shape[:-1], self.out_features)
+        return y_MN if x.dim() == 2 else y_MN.view(*x.shape[:-1], self.out_features)
 
     def _multiplied(self, x_MK: Tensor) -> Tensor:
         if not self.product.exact:
             return self.product(x_MK)
-        s_M1 = x_MK.abs().amax(-1, keepdim=True).clamp_min_(SMALLEST).mul_(1 / LEVELS)
-        levels_MK = x_MK / s_M1
+        s_M1 = x_MK.abs().amax(-1, keepdim=True).clamp_min_(SMALLEST).mul_(self._step)
         if self.rows == 1:
-            return self.product(levels_MK).mul_(s_M1)
+            return self.product(x_MK / s_M1).mul_(s_M1)
         # Rounded here: a product may round a value that is a hair below one half otherwise, and
         # the rest must be what was left of the very same number.
-        whole_MK = levels_MK.round()
-        y_2MN = self.product(torch.cat((whole_MK, levels_MK.sub_(whole_MK).mul_(REST))))
-        rows = len(x_MK)
-        return torch.add(y_2MN[:rows], y_2MN[rows:], alpha=1 / REST).mul_(s_M1)
+        both_2MK = torch.empty((2 * x_MK.shape[0], self.in_features), device=x_MK.device)
+        rest_MK, whole_MK = both_2MK.chunk(2)
+        torch.div(x_MK, s_M1, out=rest_MK)
+        torch.round(rest_MK, out=whole_MK)
+        rest_MK.sub_(whole_MK).mul_(self._rest)
+        rest_MN, whole_MN = self.product(both_2MK).chunk(2)
+        return torch.add(whole_MN, rest_MN, alpha=1 / REST).mul_(s_M1)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, rows={self.rows}"
