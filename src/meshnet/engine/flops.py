@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -68,6 +69,10 @@ def _activation(result: Activation | Drawn | None) -> Activation | None:
     return result if isinstance(result, Activation) else None
 
 
+ATTENTION = (functional.scaled_dot_product_attention, torch.bmm, torch.baddbmm)
+"""Nothing but attention multiplies matrices by the batch in a dense model."""
+
+
 class _AttentionMeter(TorchFunctionMode):
     """Counts attention calls by the shapes of q, k and v.
 
@@ -82,13 +87,17 @@ class _AttentionMeter(TorchFunctionMode):
         self.counted = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is not functional.scaled_dot_product_attention:
+        if func not in ATTENTION:
             return func(*args, **(kwargs or {}))
         before = self._counter.get_total_flops()
         result = func(*args, **(kwargs or {}))
         self.counted += self._counter.get_total_flops() - before
-        query_BHTK, key_BHSK, value_BHSV = args[:3]
-        past_and_new, value_width = value_BHSV.shape[-2:]
-        per_pair = 2 * (key_BHSK.shape[-1] + value_width)
-        self.flops += query_BHTK.shape[:-1].numel() * past_and_new * per_pair
+        if func is functional.scaled_dot_product_attention:
+            query_BHTK, key_BHSK, value_BHSV = args[:3]
+            past_and_new, value_width = value_BHSV.shape[-2:]
+            per_pair = 2 * (key_BHSK.shape[-1] + value_width)
+            self.flops += query_BHTK.shape[:-1].numel() * past_and_new * per_pair
+        else:
+            left, right = args[-2:]
+            self.flops += 2 * left.shape.numel() * right.shape[-1]
         return result
