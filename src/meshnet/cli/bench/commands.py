@@ -64,6 +64,7 @@ def bench_app() -> typer.Typer:
     )
     for name, command in PAIRED.items():
         app.command(name, epilog=PAIRED_EXAMPLES.format(name=name))(command)
+    app.command("budget")(budget)
     app.command("flatness", epilog=FLATNESS_EXAMPLES)(flatness)
     app.command("split-tax", epilog=SPLIT_TAX_EXAMPLES)(split_tax)
     return app
@@ -218,6 +219,30 @@ def turns(
     order = _order(side, rounds, warmups, cores, other_max, out)
     scenario = scenarios.turns(length, answer, question=24)
     measure_paired(chosen, scenario, order, as_json=as_json)
+
+
+def budget(
+    model: options.Model = None,
+    nodes: options.Nodes = 2,
+    tokens: Annotated[int, typer.Option("--tokens", min=8)] = 96,
+    weights: options.WeightsFlag = None,
+    threads: options.Threads = None,
+    rounds: Rounds = 5,
+    warmups: Warmups = 1,
+    cores: Cores = None,
+    other_max: OtherMax = 0.12,
+    out: Out = RESULTS,
+    as_json: options.Json = False,
+    config: options.Config = None,
+    settings: options.Set = None,
+) -> None:
+    """Where the time of one token goes, and what meshnet itself costs of it."""
+    from meshnet.cli.bench.budget_command import measure_budget
+
+    flags = {"model": model, "weights": weights, "threads": threads}
+    chosen = options.settings_from(flags, config, settings)
+    order = _order(None, rounds, warmups, cores, other_max, out)
+    measure_budget(chosen, order, nodes=nodes, tokens=tokens, as_json=as_json)
 
 
 def flatness(

@@ -8,7 +8,7 @@ Both decode greedily with the model's stop ids banned, and time each token as it
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,8 +33,9 @@ class LoneEngine:
         shard = load_shard(source.path, layers, dtype=dtype_of(settings.weights))
         return cls(shard, sorted(load_text(source).stop_ids))
 
-    def decode(self, prompt: Sequence[int], tokens: int) -> dict[str, Any]:
-        """Return `ids` and `at_s` of exactly `tokens` greedy tokens."""
+    def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Return `ids` and `at_s` of exactly `tokens` greedy tokens after `prompt`."""
+        prompt, tokens = question["prompt"], int(question["tokens"])
         began = time.perf_counter()
         ids: list[int] = []
         at_s: list[float] = []
@@ -77,8 +78,9 @@ class Transformers:
         model = AutoModelForCausalLM.from_pretrained(source.path, dtype=kind, local_files_only=True)
         return cls(model.eval(), sorted(load_text(source).stop_ids))
 
-    def decode(self, prompt: Sequence[int], tokens: int) -> dict[str, Any]:
-        """Return `ids` and `at_s` of exactly `tokens` greedy tokens."""
+    def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Return `ids` and `at_s` of exactly `tokens` greedy tokens after `prompt`."""
+        prompt, tokens = question["prompt"], int(question["tokens"])
         clock = _TokenClock()
         ids_BT = torch.tensor([list(prompt)])
         with torch.inference_mode():

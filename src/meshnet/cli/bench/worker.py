@@ -3,6 +3,7 @@
     up NODES             a mesh with its API; the ready line has its url
     engine               the whole model on this process's engine, nothing of meshnet around it
     generate             the same model by transformers' `generate`
+    profile A-B          layers of the model, with stopwatches around attention and sampling
     wires PORT ...       one delaying proxy per port of loopback; {"delay_s": s} sets all
 
 Settings come by environment. Invariant: only a question of the parent makes it work.
@@ -19,6 +20,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from meshnet.cli.settings import load_settings
+from meshnet.core.vocabulary import LayerRange
 from meshnet.mesh.parent import end_with_parent
 
 
@@ -41,21 +43,26 @@ def _up(arguments: Sequence[str]) -> None:
 def _engine(arguments: Sequence[str]) -> None:
     from meshnet.cli.bench.lone import LoneEngine
 
-    _answer(LoneEngine.loaded(load_settings({})).decode)
+    _answer(LoneEngine.loaded(load_settings({})).answer)
 
 
 def _generate(arguments: Sequence[str]) -> None:
     from meshnet.cli.bench.lone import Transformers
 
-    _answer(Transformers.loaded(load_settings({})).decode)
+    _answer(Transformers.loaded(load_settings({})).answer)
 
 
-def _answer(decode: Callable[[Sequence[int], int], dict[str, Any]]) -> None:
-    """Decode for each line of stdin until there is none."""
+def _profile(arguments: Sequence[str]) -> None:
+    from meshnet.cli.bench.profile import ShardProfile
+
+    _answer(ShardProfile.loaded(load_settings({}), LayerRange.parse(arguments[0])).answer)
+
+
+def _answer(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Answer each line of stdin until there is none."""
     tell({"event": "ready"})
     for line in sys.stdin:
-        question = json.loads(line)
-        tell(decode(question["prompt"], question["tokens"]))
+        tell(answer(json.loads(line)))
 
 
 def _wires(arguments: Sequence[str]) -> None:
@@ -86,6 +93,7 @@ KINDS: dict[str, Callable[[Sequence[str]], None]] = {
     "up": _up,
     "engine": _engine,
     "generate": _generate,
+    "profile": _profile,
     "wires": _wires,
 }
 
