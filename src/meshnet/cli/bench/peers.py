@@ -234,7 +234,10 @@ def free_ports(count: int) -> list[int]:
 
 
 def _dying_with_parent() -> Callable[[], None] | None:
-    """What a child does before it becomes another program; None where the system cannot."""
+    """What a child does before it becomes another program; None where the system cannot.
+
+    The kernel counts the end of the thread that started the child as its parent's.
+    """
     if sys.platform != "linux":
         return None
     # Loaded before the fork: nothing but the call happens after it.
