@@ -65,6 +65,7 @@ def bench_app() -> typer.Typer:
     for name, command in PAIRED.items():
         app.command(name, epilog=PAIRED_EXAMPLES.format(name=name))(command)
     app.command("budget")(budget)
+    app.command("latency")(latency)
     app.command("flatness", epilog=FLATNESS_EXAMPLES)(flatness)
     app.command("split-tax", epilog=SPLIT_TAX_EXAMPLES)(split_tax)
     return app
@@ -163,7 +164,9 @@ def concurrency(
     from meshnet.cli.bench import scenarios
     from meshnet.cli.bench.paired_command import measure_paired
 
-    counts = _counts(sessions)
+    counts = _numbers("--sessions", sessions)
+    if 0 in counts:
+        raise typer.BadParameter("--sessions: expected at least one session")
     chosen = options.settings_from({"model": model, "weights": weights}, config, settings)
     order = _order(side, rounds, warmups, cores, other_max, out)
     measure_paired(chosen, scenarios.concurrency(counts, tokens), order, as_json=as_json)
@@ -245,6 +248,34 @@ def budget(
     measure_budget(chosen, order, nodes=nodes, tokens=tokens, as_json=as_json)
 
 
+def latency(
+    model: options.Model = None,
+    nodes: options.Nodes = 3,
+    delays: Annotated[
+        str, typer.Option("--delays", metavar="A,B", help="One-way delays of every link, ms.")
+    ] = "0,5,20,50,100",
+    tokens: Annotated[int, typer.Option("--tokens", min=2)] = 24,
+    weights: options.WeightsFlag = None,
+    threads: options.Threads = None,
+    rounds: Rounds = 3,
+    warmups: Warmups = 1,
+    cores: Cores = None,
+    other_max: OtherMax = 0.12,
+    out: Out = RESULTS,
+    as_json: options.Json = False,
+    config: options.Config = None,
+    settings: options.Set = None,
+) -> None:
+    """Tokens over long wires, against what the delay alone must cost."""
+    from meshnet.cli.bench.latency import measure_latency
+
+    flags = {"model": model, "weights": weights, "threads": threads}
+    chosen = options.settings_from(flags, config, settings)
+    order = _order(None, rounds, warmups, cores, other_max, out)
+    delays_ms = [float(each) for each in _numbers("--delays", delays)]
+    measure_latency(chosen, order, nodes=nodes, tokens=tokens, delays_ms=delays_ms, as_json=as_json)
+
+
 def flatness(
     model: options.Model = None,
     nodes: options.Nodes = 2,
@@ -309,11 +340,11 @@ def _order(
     return Order(specs, rules, cores, out)
 
 
-def _counts(text: str) -> list[int]:
+def _numbers(flag: str, text: str) -> list[int]:
     try:
-        counts = [int(each) for each in text.split(",")]
+        numbers = [int(each) for each in text.split(",")]
     except ValueError:
-        counts = []
-    if not counts or min(counts) < 1:
-        raise typer.BadParameter("--sessions: expected numbers like 1,2,4,8,16")
-    return counts
+        numbers = []
+    if not numbers or min(numbers) < 0:
+        raise typer.BadParameter(f"{flag}: expected whole numbers like 1,5,20, got {text!r}")
+    return numbers
