@@ -79,7 +79,9 @@ async def test_the_steps_of_a_session_go_over_one_stream():
 @pytest.mark.parametrize(
     "request_",
     [
-        replace(decode(), model=ModelId("m/ö"), fingerprint="f", trace="t-1", attempt=3),
+        replace(
+            decode(), model=ModelId("m/ö"), fingerprint="f", trace="t-1", owner="o-1", attempt=3
+        ),
         ForwardRequest(Mode.PREFILL, S, tokens=(1, 2), activation=activation(2), want_token=False),
         ForwardRequest(Mode.PREFILL, S, tokens=tuple(range(3000)), activation=activation(3000, 64)),
     ],

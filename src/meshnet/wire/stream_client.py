@@ -29,7 +29,6 @@ from websockets.uri import parse_uri
 
 from meshnet.core.protocol.frames import (
     SUBPROTOCOL,
-    Opening,
     encode_release,
     encode_step,
     frame_bytes_max,
@@ -38,6 +37,7 @@ from meshnet.core.protocol.frames import (
 from meshnet.core.protocol.frames_replies import decode_answer
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import Code, ForwardRequest, Refusal, Reply
+from meshnet.core.protocol.opening import Opening
 from meshnet.core.vocabulary import BadField, HopLost
 
 STEPS_MAX = 8

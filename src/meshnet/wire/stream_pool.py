@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from websockets.exceptions import InvalidURI
 from yarl import URL
 
-from meshnet.core.protocol.frames import Opening, fits
+from meshnet.core.protocol.frames import fits
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import ForwardRequest
+from meshnet.core.protocol.opening import Opening
 from meshnet.core.vocabulary import HopLost, NodeDescription, NodeId, SessionId
 from meshnet.wire.stream_client import SessionStream, StreamRefused
 

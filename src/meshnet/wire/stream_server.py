@@ -21,10 +21,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from meshnet.core.protocol.frames import SUBPROTOCOL, Opening, decode_step, number_of
+from meshnet.core.protocol.frames import SUBPROTOCOL, decode_step, number_of
 from meshnet.core.protocol.frames_replies import encode_answer
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import Code, Refusal
+from meshnet.core.protocol.opening import Opening
 from meshnet.core.protocol.refusals import encode_refusal, refusal_of
 from meshnet.core.vocabulary import BadField, MeshnetError
 from meshnet.wire.service import Service

@@ -106,6 +106,8 @@ def requests(draw: st.DrawFn) -> ForwardRequest:
         deadline_ms=draw(st.none() | st.integers(0, 10**9)),
         wire=draw(st.integers(0, 9)),
         trace=draw(st.none() | st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True)),
+        owner=draw(st.none() | st.from_regex(r"[A-Za-z0-9._-]{1,32}", fullmatch=True)),
+        stages=draw(st.integers(1, 64)),
         tokens=tokens,
         drafts=draw(st.integers(1, len(tokens) - 1)) if guessed else 0,
         sampling=draw(st.none() | sampling()),

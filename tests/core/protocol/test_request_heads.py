@@ -100,6 +100,8 @@ WRONG = [
     ("Layers", ["3", "9-3", "3-3", "-3-9", "a-b", "3-9 ", ""]),
     ("Model", ["", "a b", "a\x00b", "%ff", "%zz", "ü", "m" * 513]),
     ("Request", ["", "a b", "a\n", "r" * 129, "é"]),
+    ("Owner", ["", "a b", "a\n", "o" * 33, "é"]),
+    ("Stages", ["", "0", "65", "-1", "two", "01"]),
     ("Prefix", ["", "0123", "0123456789ABCDEF", "0123456789abcdefa"]),
 ]
 
@@ -163,6 +165,14 @@ def test_the_id_of_the_api_request_is_read_for_the_log():
     """Pit A110."""
     assert parse_head(decode_with(Request="my.req-1"), 32, LIMITS).trace == "my.req-1"
     assert parse_head(decode_with(), 32, LIMITS).trace is None
+
+
+def test_the_owner_and_the_stages_of_a_step_are_read_and_may_be_absent():
+    told = parse_head(decode_with(Owner="a1-b2", Stages="3"), 32, LIMITS)
+    silent = parse_head(decode_with(), 32, LIMITS)
+
+    assert (told.owner, told.stages) == ("a1-b2", 3)
+    assert (silent.owner, silent.stages) == (None, 1)
 
 
 def test_a_model_id_beyond_ascii_travels_percent_encoded():

@@ -16,8 +16,6 @@ Invariants
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -25,6 +23,7 @@ from meshnet.core.protocol import headers as h
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import ForwardRequest, Mode
 from meshnet.core.protocol.meta import DIMENSION_MAX, Meta, print_meta, read_meta
+from meshnet.core.protocol.opening import Opening
 from meshnet.core.vocabulary import (
     DRAFTS_MAX,
     HIDDEN,
@@ -34,8 +33,6 @@ from meshnet.core.vocabulary import (
     Buffer,
     DType,
     LayerRange,
-    ModelId,
-    SessionId,
     TensorSpec,
     TooLarge,
 )
@@ -69,56 +66,6 @@ class Kind(IntEnum):
     ACTIVATION = 3
     TOKENS = 4
     REFUSAL = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """What every step of a stream has in common, told once."""
-
-    session: SessionId
-    model: ModelId | None = None
-    fingerprint: str | None = None
-    wire: int = 0
-    trace: str | None = None
-
-    @classmethod
-    def of(cls, request: ForwardRequest) -> Opening:
-        assert request.session is not None, "a stream belongs to a session"
-        return cls(request.session, request.model, request.fingerprint, request.wire, request.trace)
-
-    def covers(self, request: ForwardRequest) -> bool:
-        """Whether `request` may go over a stream that was opened with these."""
-        return (
-            request.session == self.session
-            and request.model == self.model
-            and request.fingerprint == self.fingerprint
-            and request.wire == self.wire
-            and request.trace == self.trace
-        )
-
-    def headers(self) -> dict[str, str]:
-        fields: dict[str, str] = {}
-        if self.model is not None:
-            fields[h.MODEL] = h.print_quoted(self.model)
-        if self.fingerprint is not None:
-            fields[h.FINGERPRINT] = h.print_quoted(self.fingerprint)
-        if self.wire:
-            fields[h.WIRE] = str(self.wire)
-        if self.trace is not None:
-            fields[h.REQUEST] = self.trace
-        return fields
-
-    @classmethod
-    def parse(cls, name: str, headers: Iterable[tuple[str, str]], limits: Limits) -> Opening:
-        """Read the session's name from the path and the rest from the headers. Raises BadField."""
-        found = h.collect(headers, limits)
-        return cls(
-            session=h.session_id(name),
-            model=h.read_model(found),
-            fingerprint=h.read_fingerprint(found),
-            wire=h.read_integer(found, h.WIRE) or 0,
-            trace=h.read_request(found),
-        )
 
 
 def frame_bytes_max(limits: Limits) -> int:
@@ -283,6 +230,8 @@ def _step(frame: Buffer, head: _Step, opening: Opening, limits: Limits) -> Forwa
         truncate=bool(head.flags & _TRUNCATE),
         activation=activation,
         trace=opening.trace,
+        owner=opening.owner,
+        stages=opening.stages,
     )
     _check_drafts(request)
     return request

@@ -32,6 +32,8 @@ TRUNCATE = "X-Meshnet-Truncate"
 CACHED = "X-Meshnet-Cached"
 COMPUTE_US = "X-Meshnet-Compute-Us"
 REQUEST = "X-Meshnet-Request"
+OWNER = "X-Meshnet-Owner"
+STAGES = "X-Meshnet-Stages"
 RETRY_AFTER = "Retry-After"
 CONTENT_TYPE = "Content-Type"
 
@@ -53,6 +55,8 @@ FIELDS = (
     CACHED,
     COMPUTE_US,
     REQUEST,
+    OWNER,
+    STAGES,
 )
 
 INTEGER_DIGITS = 10
@@ -64,6 +68,8 @@ _QUOTED_SAFE = "._~:@+/=-"
 _SHAPE = re.compile(r"[1-9][0-9]{0,8}(?:,[1-9][0-9]{0,8})*")
 _PREFIX = re.compile(r"[0-9a-f]{16}")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_OWNER = re.compile(r"[A-Za-z0-9._-]{1,32}")
+STAGES_MAX = 64
 _DTYPES = {dtype.value: dtype for dtype in DType}
 _MODES = {Mode.PREFILL.value: Mode.PREFILL, Mode.DECODE.value: Mode.DECODE}
 
@@ -207,6 +213,23 @@ def read_request(found: dict[str, str]) -> str | None:
     if text is not None and _REQUEST_ID.fullmatch(text) is None:
         raise BadField(REQUEST, "1 to 128 of A-Z a-z 0-9 . _ -", text)
     return text
+
+
+def read_owner(found: dict[str, str]) -> str | None:
+    """A tag that says whose step it is, and nothing else about them."""
+    text = found.get(OWNER)
+    if text is not None and _OWNER.fullmatch(text) is None:
+        raise BadField(OWNER, "1 to 32 of A-Z a-z 0-9 . _ -", text)
+    return text
+
+
+def read_stages(found: dict[str, str]) -> int:
+    stages = read_integer(found, STAGES)
+    if stages is None:
+        return 1
+    if not 1 <= stages <= STAGES_MAX:
+        raise BadField(STAGES, f"1 to {STAGES_MAX}", stages)
+    return stages
 
 
 def read_retry_after(found: dict[str, str]) -> float | None:

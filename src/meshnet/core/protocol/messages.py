@@ -62,6 +62,10 @@ class ForwardRequest:
     """`X-Meshnet-Dtype` of a body without `X-Meshnet-Shape`."""
     trace: str | None = None
     """`X-Meshnet-Request`: the API request's id, for log lines."""
+    owner: str | None = None
+    """Whose step it is, opaque: nodes let owners take turns. Without it each session is its own."""
+    stages: int = 1
+    """Into so many groups the node divides the sessions that step in it, so that they overlap."""
 
 
 @dataclass(frozen=True, slots=True)

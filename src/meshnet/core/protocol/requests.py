@@ -63,6 +63,10 @@ def encode_request(request: ForwardRequest) -> tuple[dict[str, str], list[Buffer
         fields[h.WIRE] = str(request.wire)
     if request.trace is not None:
         fields[h.REQUEST] = request.trace
+    if request.owner is not None:
+        fields[h.OWNER] = request.owner
+    if request.stages > 1:
+        fields[h.STAGES] = str(request.stages)
     return fields, _encode_body(request, fields)
 
 
@@ -114,6 +118,8 @@ class RequestHead:
     deadline_ms: int | None
     wire: int
     trace: str | None
+    owner: str | None
+    stages: int
     frame: Frame
     limits: Limits
 
@@ -151,6 +157,8 @@ class RequestHead:
             raw_shape=self.frame.shape if raw else None,
             raw_dtype=self.frame.dtype if raw else None,
             trace=self.trace,
+            owner=self.owner,
+            stages=self.stages,
         )
 
 
@@ -180,6 +188,8 @@ def parse_head(
         deadline_ms=h.read_integer(found, h.DEADLINE_MS),
         wire=h.read_integer(found, h.WIRE) or 0,
         trace=h.read_request(found),
+        owner=h.read_owner(found),
+        stages=h.read_stages(found),
         frame=read_frame(found, content_length, limits),
         limits=limits,
     )

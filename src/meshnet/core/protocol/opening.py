@@ -1,0 +1,74 @@
+"""How a session stream is opened: what all of its steps have in common, as headers.
+
+A step that differs in any of it cannot go over that stream (`covers`), and gets another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from meshnet.core.protocol import headers as h
+from meshnet.core.protocol.limits import Limits
+from meshnet.core.protocol.messages import ForwardRequest
+from meshnet.core.vocabulary import ModelId, SessionId
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What every step of a stream has in common, told once."""
+
+    session: SessionId
+    model: ModelId | None = None
+    fingerprint: str | None = None
+    wire: int = 0
+    trace: str | None = None
+    owner: str | None = None
+    stages: int = 1
+
+    @classmethod
+    def of(cls, request: ForwardRequest) -> Opening:
+        assert request.session is not None, "a stream belongs to a session"
+        return cls(
+            session=request.session,
+            model=request.model,
+            fingerprint=request.fingerprint,
+            wire=request.wire,
+            trace=request.trace,
+            owner=request.owner,
+            stages=request.stages,
+        )
+
+    def covers(self, request: ForwardRequest) -> bool:
+        """Whether `request` may go over a stream that was opened with these."""
+        return request.session is not None and Opening.of(request) == self
+
+    def headers(self) -> dict[str, str]:
+        fields: dict[str, str] = {}
+        if self.model is not None:
+            fields[h.MODEL] = h.print_quoted(self.model)
+        if self.fingerprint is not None:
+            fields[h.FINGERPRINT] = h.print_quoted(self.fingerprint)
+        if self.wire:
+            fields[h.WIRE] = str(self.wire)
+        if self.trace is not None:
+            fields[h.REQUEST] = self.trace
+        if self.owner is not None:
+            fields[h.OWNER] = self.owner
+        if self.stages > 1:
+            fields[h.STAGES] = str(self.stages)
+        return fields
+
+    @classmethod
+    def parse(cls, name: str, headers: Iterable[tuple[str, str]], limits: Limits) -> Opening:
+        """Read the session's name from the path and the rest from the headers. Raises BadField."""
+        found = h.collect(headers, limits)
+        return cls(
+            session=h.session_id(name),
+            model=h.read_model(found),
+            fingerprint=h.read_fingerprint(found),
+            wire=h.read_integer(found, h.WIRE) or 0,
+            trace=h.read_request(found),
+            owner=h.read_owner(found),
+            stages=h.read_stages(found),
+        )
