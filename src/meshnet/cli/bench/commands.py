@@ -66,6 +66,7 @@ def bench_app() -> typer.Typer:
         app.command(name, epilog=PAIRED_EXAMPLES.format(name=name))(command)
     app.command("budget")(budget)
     app.command("latency")(latency)
+    app.command("memory")(memory)
     app.command("flatness", epilog=FLATNESS_EXAMPLES)(flatness)
     app.command("split-tax", epilog=SPLIT_TAX_EXAMPLES)(split_tax)
     return app
@@ -274,6 +275,26 @@ def latency(
     order = _order(None, rounds, warmups, cores, other_max, out)
     delays_ms = [float(each) for each in _numbers("--delays", delays)]
     measure_latency(chosen, order, nodes=nodes, tokens=tokens, delays_ms=delays_ms, as_json=as_json)
+
+
+def memory(
+    model: options.Model = None,
+    nodes: options.Nodes = 2,
+    length: Annotated[int, typer.Option("--length", min=1, help="Tokens of the prompt.")] = 1000,
+    weights: options.WeightsFlag = None,
+    threads: options.Threads = None,
+    out: Out = RESULTS,
+    as_json: options.Json = False,
+    config: options.Config = None,
+    settings: options.Set = None,
+) -> None:
+    """What a node takes beside its weights and its K/V, and the most it took while loading."""
+    from meshnet.cli.bench.memory import measure_memory
+
+    flags = {"model": model, "weights": weights, "threads": threads}
+    chosen = options.settings_from(flags, config, settings)
+    order = _order(None, 1, 0, None, 0.0, out)
+    measure_memory(chosen, order, nodes=nodes, length=length, as_json=as_json)
 
 
 def flatness(

@@ -3,6 +3,7 @@
     up NODES             a mesh with its API; the ready line has its url
     engine               the whole model on this process's engine, nothing of meshnet around it
     generate             the same model by transformers' `generate`
+    bare                 a node that holds no layer, with all that a node imports
     profile A-B          layers of the model, with stopwatches around attention and sampling
     wires PORT ...       one delaying proxy per port of loopback; {"delay_s": s} sets all
 
@@ -52,6 +53,22 @@ def _generate(arguments: Sequence[str]) -> None:
     _answer(Transformers.loaded(load_settings({})).answer)
 
 
+def _bare(arguments: Sequence[str]) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from meshnet.cli.models import resolve_model
+    from meshnet.cli.node_process import run_node
+    from meshnet.engine.checkpoint import read_config
+    from meshnet.engine.loading import load_shard
+
+    settings = load_settings({})
+    config = read_config(resolve_model(settings.model, settings).path)
+    # Importing the model's code is what a node does on its way to the tensors.
+    assert load_shard is not None
+    assert AutoModelForCausalLM._model_mapping[type(config)] is not None
+    run_node(settings, (), port=0, as_json=True, end_with_stdin=True)
+
+
 def _profile(arguments: Sequence[str]) -> None:
     from meshnet.cli.bench.profile import ShardProfile
 
@@ -93,6 +110,7 @@ KINDS: dict[str, Callable[[Sequence[str]], None]] = {
     "up": _up,
     "engine": _engine,
     "generate": _generate,
+    "bare": _bare,
     "profile": _profile,
     "wires": _wires,
 }
