@@ -6,6 +6,7 @@ Everyone imports these from `vocabulary`.
 from __future__ import annotations
 
 from enum import Enum
+from typing import Self
 
 
 class MeshnetError(Exception):
@@ -25,6 +26,14 @@ class MeshnetError(Exception):
         TemplateError       the chat template refuses these messages        400
             NoTemplate      the model has no chat template                  400
     """
+
+    def without_frames(self) -> Self:
+        """Forget where it was raised: frames hold the tensors of sessions, and go with the error.
+
+        For errors that are returned. The list they stand in would else keep them, and they it.
+        """
+        self.__traceback__ = self.__cause__ = self.__context__ = None
+        return self
 
 
 class BadField(MeshnetError):
