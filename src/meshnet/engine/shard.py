@@ -14,8 +14,9 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from meshnet.core.vocabulary import (
     Drawn,
     KVCacheMiss,
     LayerRange,
+    MeshnetError,
     MissReason,
     NumericalError,
     SampledToken,
@@ -43,6 +45,8 @@ from meshnet.engine.rotary import RotaryLimit
 from meshnet.engine.runner import Passing, Runner, Segment, joined, positions_of
 from meshnet.engine.sampling import History, Sampler, check_ids
 
+Result = Activation | Drawn | None
+"""What leaves a shard: at the model's last layer what was drawn, or None if nothing was wanted."""
 Report = Callable[[str], None]
 """Takes one sentence about something a shard cannot do."""
 
@@ -59,6 +63,11 @@ class SessionState:
         self.history: History | None = History()
         """None once a peer left out ids: sampling is greedy from then on."""
         self.torn = False
+
+
+Work = tuple[ShardStep, SessionState | None]
+Output = Tensor | Passing | None
+"""Logits RV of the rows a step draws from; else what leaves its layers, or None at a tail."""
 
 
 class TorchModelShard:
@@ -123,7 +132,7 @@ class TorchModelShard:
     def text_of(self, token_id: int) -> str:
         return self._token_text(token_id)
 
-    def run(self, step: ShardStep, state: SessionState | None) -> Activation | Drawn | None:
+    def run(self, step: ShardStep, state: SessionState | None) -> Result:
         """Run one step, extending `state` in place; without one, `step` is the whole sequence.
 
         Returns:
@@ -139,14 +148,41 @@ class TorchModelShard:
         """
         self._check(step, state)
         with torch.inference_mode():
-            entering = self._entering(step)
-            is_tail = step.layers.stop == self._runner.total
-            output = self._advanced(entering, step, state, draws=is_tail and step.want_token)
-            if state is not None:
-                self._settle(step, state)
-            if isinstance(output, Tensor):
-                return self._verified(output, step, state)
-            return None if is_tail else packed(output)
+            (output,) = self._advanced([(step, state)], self._entering(step))
+            return self._finished(output, step, state)
+
+    def run_batch(
+        self, work: Sequence[tuple[ShardStep, SessionState]]
+    ) -> list[Result | MeshnetError]:
+        """Run steps of several sessions through the same layers, each as `run` would.
+
+        What is wrong with one step is its result, and the others run; in one forward where the
+        description promises to, else one by one.
+
+        Raises:
+            StepTorn: failed after layers may have grown. None of the states may be used again.
+        """
+        assert len({id(state) for _, state in work}) == len(work), "two steps of one session"
+        assert len({step.layers for step, _ in work}) == 1, "steps through unlike layers"
+        if self._rotary is not None or not self._description.capabilities.batch:
+            return [self._alone(step, state) for step, state in work]
+        results: list[Result | MeshnetError] = [None] * len(work)
+        with torch.inference_mode():
+            entering: dict[int, Tensor | Passing] = {}
+            for index, (step, state) in enumerate(work):
+                try:
+                    self._check(step, state)
+                    entering[index] = self._entering(step)
+                except MeshnetError as error:
+                    results[index] = error.without_frames()
+            sound = [work[index] for index in entering]
+            outputs = self._advanced(sound, _side_by_side(entering.values())) if sound else []
+            for index, output in zip(entering, outputs, strict=True):
+                try:
+                    results[index] = self._finished(output, *work[index])
+                except NumericalError as error:
+                    results[index] = error.without_frames()
+        return results
 
     def _check(self, step: ShardStep, state: SessionState | None) -> None:
         self._check_held(step.layers)
@@ -209,31 +245,61 @@ class TorchModelShard:
         assert step.activation is not None
         return unpacked(step.activation, self._runner.dtype, self._runner.device)
 
-    def _advanced(
-        self,
-        entering: Tensor | Passing,
-        step: ShardStep,
-        state: SessionState | None,
-        *,
-        draws: bool,
-    ) -> Tensor | Passing:
-        """Run the layers: if `draws` logits RV, of the rows drawn from; else what leaves them."""
-        cache = None if state is None else state.cache
+    def _alone(self, step: ShardStep, state: SessionState) -> Result | MeshnetError:
         try:
-            if step.past_length and step.length > 1 and not self._continues:
-                return self._one_by_one(entering, step, cache, draws=draws)
-            segments = [Segment(step.past_length, step.length, cache)]
-            if draws:
-                rows = range(step.length - 1 - step.drafts, step.length)
-                return self._runner.logits(entering, step.layers, segments, rows)
-            return self._runner.passing(entering, step.layers, segments)
+            return self.run(step, state)
+        except MeshnetError as error:
+            return error.without_frames()
+
+    def _advanced(self, work: Sequence[Work], entering: Tensor | Passing) -> list[Output]:
+        """Run the layers over the rows of all steps."""
+        try:
+            return self._forward(work, entering)
         # The model's code is not ours and may raise anything, and its layers have grown by then.
         except Exception as error:
-            if state is not None:
-                state.torn = True
+            for _, state in work:
+                if state is not None:
+                    state.torn = True
             raise StepTorn(
-                f"layers {step.layers} failed: {error}", out_of_memory=_is_out_of_memory(error)
+                f"layers {work[0][0].layers} failed: {error}",
+                out_of_memory=_is_out_of_memory(error),
             ) from error
+
+    def _forward(self, work: Sequence[Work], entering: Tensor | Passing) -> list[Output]:
+        first, state = work[0]
+        layers = first.layers
+        if first.past_length and first.length > 1 and not self._continues:
+            cache = None if state is None else state.cache
+            return [self._one_by_one(entering, first, cache, draws=self._draws(first))]
+        segments = [
+            Segment(step.past_length, step.length, None if state is None else state.cache)
+            for step, state in work
+        ]
+        stops = list(accumulate(step.length for step, _ in work))
+        rows = [
+            range(stop - 1 - step.drafts, stop) if self._draws(step) else range(0)
+            for (step, _), stop in zip(work, stops, strict=True)
+        ]
+        if not any(rows):
+            passing = self._runner.passing(entering, layers, segments)
+            if len(work) == 1:
+                return [passing]
+            return [_only(passing, start, stop) for start, stop in pairwise([0, *stops])]
+        logits_RV = self._runner.logits(entering, layers, segments, list(chain(*rows)))
+        ends = list(accumulate(map(len, rows), initial=0))
+        return [logits_RV[start:end] if end > start else None for start, end in pairwise(ends)]
+
+    def _draws(self, step: ShardStep) -> bool:
+        return step.want_token and step.layers.stop == self._runner.total
+
+    def _finished(self, output: Output, step: ShardStep, state: SessionState | None) -> Result:
+        """Note what a step did, and make of its output what leaves the shard."""
+        if state is not None:
+            self._settle(step, state)
+        if isinstance(output, Tensor):
+            return self._verified(output, step, state)
+        is_tail = step.layers.stop == self._runner.total
+        return None if output is None or is_tail else packed(output)
 
     def _one_by_one(
         self, entering: Tensor | Passing, step: ShardStep, cache: Any, *, draws: bool
@@ -295,6 +361,19 @@ class TorchModelShard:
             if state is not None:
                 state.torn = True
             raise
+
+
+def _side_by_side(entering: Iterable[Tensor | Passing]) -> Tensor | Passing:
+    ids = [part for part in entering if isinstance(part, Tensor)]
+    if ids:
+        return torch.cat(ids, 1)
+    return joined([part for part in entering if isinstance(part, Passing)])
+
+
+def _only(passing: Passing, start: int, stop: int) -> Passing:
+    part = positions_of(passing, start, stop)
+    assert isinstance(part, Passing)
+    return part
 
 
 def _is_out_of_memory(error: Exception) -> bool:
