@@ -46,7 +46,8 @@ class LogLevel(Enum):
 
     @property
     def number(self) -> int:
-        return logging.getLevelNamesMapping()[self.name]
+        number: int = getattr(logging, self.name)
+        return number
 
 
 class Telemetry:
@@ -61,14 +62,18 @@ class Telemetry:
         role: str = "",
     ) -> None:
         self.metrics = Metrics()
+        self._lowest = level.number
         self._log = _logger(stream, log_format, level, role)
 
     def record(self, event: Event) -> None:
         self.metrics.observe(event)
-        level, name = _level_of(event), _snake(type(event).__name__)
+        level = _level_of(event).number
+        if level < self._lowest:
+            return  # a step tells two events: what nobody sees is not put into words
+        name = _snake(type(event).__name__)
         # A closed pipe or terminal: the reader is gone, the work goes on.
         with contextlib.suppress(OSError, ValueError):
-            self._log.log(level.number, name, **_fields(event))
+            self._log.log(level, name, **_fields(event))
 
 
 def _fields(event: Event) -> dict[str, Any]:
