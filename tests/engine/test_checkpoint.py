@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tests.families import LAYERS, family_config, save_family
 from transformers import AutoModelForCausalLM
 
-from meshnet.core.vocabulary import DType, LayerRange, ModelError
+from meshnet.core.vocabulary import LayerRange, ModelError, WeightFormat
 from meshnet.engine.checkpoint import load_layers, read_config
 from meshnet.engine.loading import load_shard
 
@@ -72,14 +72,14 @@ def test_nothing_of_a_shard_stays_without_memory(tmp_path: Path):
     assert not [name for name, value in model.named_buffers() if value.is_meta]
 
 
-@pytest.mark.parametrize("dtype", [DType.BF16, DType.FP16, DType.FP32])
-def test_weights_are_held_in_the_element_type_asked_for(tmp_path: Path, dtype: DType):
+@pytest.mark.parametrize("weights", [WeightFormat.BF16, WeightFormat.FP16, WeightFormat.FP32])
+def test_weights_are_held_in_the_element_type_asked_for(tmp_path: Path, weights: WeightFormat):
     path = save_family(tmp_path, "llama")
 
-    description = load_shard(path, LayerRange(0, LAYERS), dtype=dtype).description
+    description = load_shard(path, LayerRange(0, LAYERS), weights=weights).description
 
-    assert description.dtype is dtype
-    assert description.weight_bytes == description.bytes_read * dtype.itemsize // 4
+    assert description.dtype.value == description.weights == weights.value
+    assert description.weight_bytes == description.bytes_read * description.dtype.itemsize // 4
 
 
 def test_a_truncated_file_is_named(tmp_path: Path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.families import LAYERS, save_family
 
-from meshnet.core.vocabulary import DType, LayerRange
+from meshnet.core.vocabulary import LayerRange, WeightFormat
 from meshnet.engine.loading import load_shard
 
 
@@ -56,8 +56,8 @@ def test_another_tokenizer_has_another_fingerprint(tmp_path: Path):
 def test_another_element_type_has_another_arithmetic(tmp_path: Path):
     path = save_family(tmp_path, "llama")
 
-    exact = load_shard(path, LayerRange(0, 2), dtype=DType.FP32).description
-    short = load_shard(path, LayerRange(0, 2), dtype=DType.BF16).description
+    exact = load_shard(path, LayerRange(0, 2), weights=WeightFormat.FP32).description
+    short = load_shard(path, LayerRange(0, 2), weights=WeightFormat.BF16).description
 
     assert exact.arithmetic != short.arithmetic
     assert exact.fingerprint == short.fingerprint

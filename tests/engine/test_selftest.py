@@ -14,13 +14,13 @@ from tests.family_rows import TOLERANCE, prompt
 from tests.shard_chain import Chain, load_chain, unsplit
 
 from meshnet.core.vocabulary import (
-    DType,
     KVCacheMiss,
     LayerRange,
     MissReason,
     ModelError,
     SamplingParams,
     ShardStep,
+    WeightFormat,
 )
 from meshnet.engine.loading import load_shard
 
@@ -116,19 +116,21 @@ def test_a_chunk_sent_all_the_same_is_right(tmp_path: Path, name: str):
     assert answer.difference(reference) < TOLERANCE
 
 
-@pytest.mark.parametrize("dtype", [DType.BF16, DType.FP16])
+@pytest.mark.parametrize("weights", [WeightFormat.BF16, WeightFormat.FP16])
 @pytest.mark.parametrize("name", ["llama", "qwen3_moe", "gemma3", "lfm2", "deepseek_v3"])
-def test_rounding_is_not_taken_for_a_lost_cache(tmp_path: Path, name: str, dtype: DType):
+def test_rounding_is_not_taken_for_a_lost_cache(tmp_path: Path, name: str, weights: WeightFormat):
     path = save_family(tmp_path, name)
 
-    shards = [load_shard(path, LayerRange(at, at + 3), dtype=dtype) for at in (0, 3)]
+    shards = [load_shard(path, LayerRange(at, at + 3), weights=weights) for at in (0, 3)]
 
     assert all(shard.description.capabilities.multi_token for shard in shards)
 
 
-@pytest.mark.parametrize("dtype", [DType.BF16, DType.FP16])
-def test_a_lost_cache_is_not_taken_for_rounding(llama: Path, swallowing: None, dtype: DType):
-    shards = [load_shard(llama, LayerRange(at, at + 3), dtype=dtype) for at in (0, 3)]
+@pytest.mark.parametrize("weights", [WeightFormat.BF16, WeightFormat.FP16])
+def test_a_lost_cache_is_not_taken_for_rounding(
+    llama: Path, swallowing: None, weights: WeightFormat
+):
+    shards = [load_shard(llama, LayerRange(at, at + 3), weights=weights) for at in (0, 3)]
 
     assert not any(shard.supports_kv_cache for shard in shards)
 

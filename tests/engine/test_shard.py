@@ -30,6 +30,7 @@ from meshnet.core.vocabulary import (
     LayerRange,
     MissReason,
     NumericalError,
+    WeightFormat,
     WrongShard,
 )
 from meshnet.engine.loading import load_shard
@@ -263,7 +264,7 @@ def test_a_value_too_large_for_the_shards_element_type_is_refused(llama: Path):
 
     A bf16 model reaches values that fp16 cannot hold; they must not become infinity unseen.
     """
-    short = load_shard(llama, MIDDLE, dtype=DType.FP16)
+    short = load_shard(llama, MIDDLE, weights=WeightFormat.FP16)
     state = short.new_state(MIDDLE)
     hidden = hidden_of(2)
     hidden[0, 0, 0] = 1e5
@@ -275,11 +276,11 @@ def test_a_value_too_large_for_the_shards_element_type_is_refused(llama: Path):
     assert not state.torn
 
 
-@pytest.mark.parametrize("dtype", [DType.BF16, DType.FP16])
-def test_cached_and_uncached_split_agree_in_short_element_types(llama: Path, dtype: DType):
+@pytest.mark.parametrize("weights", [WeightFormat.BF16, WeightFormat.FP16])
+def test_cached_and_uncached_split_agree_in_short_element_types(llama: Path, weights: WeightFormat):
     """Not bitwise, that is fp32's promise; but the same model."""
     edges = [(0, 2), (2, 4), (4, LAYERS)]
-    shards = [load_shard(llama, LayerRange(*edge), dtype=dtype) for edge in edges]
+    shards = [load_shard(llama, LayerRange(*edge), weights=weights) for edge in edges]
     chain = Chain(shards)
 
     cached = chain.generate(prompt(), 4)

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from meshnet.cli.interrupts import raise_interrupts
 from meshnet.cli.settings import Settings, Weights
-from meshnet.core.vocabulary import DType, ModelId, NoTemplate
+from meshnet.core.vocabulary import ModelId, NoTemplate, WeightFormat
 from meshnet.engine.models.pull import LocalModel, resolve
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ def prompt_ids(text: HFText, words: str) -> list[int]:
         return text.encode(words, special=True)
 
 
-def dtype_of(weights: Weights) -> DType | None:
-    """Return the element type to load in; None leaves it to the engine."""
-    return None if weights is Weights.AUTO else DType(weights.value)
+def format_of(weights: Weights) -> WeightFormat | None:
+    """Return the format to load in; None leaves it to the engine."""
+    return None if weights is Weights.AUTO else WeightFormat(weights.value)
 
 
 def pull_model(settings: Settings) -> None:

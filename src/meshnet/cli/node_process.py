@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meshnet.cli.machine import cores, free_memory_bytes, is_loopback
-from meshnet.cli.models import dtype_of, resolve_model
+from meshnet.cli.models import format_of, resolve_model
 from meshnet.cli.options import print_ready
 from meshnet.cli.serving import run_loop, stop_on_signals, url_of
 from meshnet.cli.settings import Settings, SettingsError, told
@@ -202,7 +202,7 @@ class _Node:
             source.path,
             choice.layers,
             model=ModelId(source.name),
-            dtype=dtype_of(self._settings.weights),
+            weights=format_of(self._settings.weights),
             device=self._settings.device,
             report=report,
         )

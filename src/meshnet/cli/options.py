@@ -20,9 +20,11 @@ class WeightsOption(StrEnum):
     """The choices of `--weights`; settings.Weights is the same list, imported later."""
 
     AUTO = "auto"
-    FP32 = "fp32"
+    INT8 = "int8"
+    INT8_FAST = "int8-fast"
     BF16 = "bf16"
     FP16 = "fp16"
+    FP32 = "fp32"
 
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
@@ -35,7 +37,7 @@ Model = Annotated[
 ]  # fmt: skip
 WeightsFlag = Annotated[
     WeightsOption | None,
-    typer.Option("--weights", show_default="auto", help="Element type of the weights in memory."),
+    typer.Option("--weights", show_default="auto", help="How weights are held in memory."),
 ]
 Nodes = Annotated[int, typer.Option("--nodes", "-n", min=1, max=64, help="Node processes.")]
 Split = Annotated[

@@ -49,12 +49,14 @@ def told(error: ValueError | BadField) -> str:
 
 
 class Weights(Enum):
-    """Element type of the weights in memory; `auto` lets the engine choose by device."""
+    """How weights are held in memory; `auto` lets the engine choose by device."""
 
     AUTO = "auto"
-    FP32 = "fp32"
+    INT8 = "int8"
+    INT8_FAST = "int8-fast"
     BF16 = "bf16"
     FP16 = "fp16"
+    FP32 = "fp32"
 
 
 class Settings(BaseSettings):
@@ -69,7 +71,7 @@ class Settings(BaseSettings):
         min_length=1,
         description="Model: a name, a directory, a GGUF file or a hub id",
     )
-    weights: Weights = Field(Weights.AUTO, description="Element type of the weights in memory")
+    weights: Weights = Field(Weights.AUTO, description="How weights are held in memory")
     device: str = Field(
         "cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="`cpu`, `cuda` or `cuda:N`"
     )

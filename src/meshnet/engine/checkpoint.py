@@ -30,7 +30,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from meshnet.core.vocabulary import LayerRange, ModelError
-from meshnet.engine.trimming import shard_class
+from meshnet.engine.trimming import Part, shard_class
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -43,6 +43,7 @@ class Checkpoint:
         self._path = path
         self._lock = threading.Lock()
         self._open: dict[str, Any] = {}
+        self._opened: set[str] = set()
         self._file_of = _tensor_files(path)
         self.bytes_read = 0
 
@@ -52,7 +53,7 @@ class Checkpoint:
 
     @property
     def files_opened(self) -> frozenset[str]:
-        return frozenset(self._open)
+        return frozenset(self._opened)
 
     def lazily(self) -> dict[str, LazyTensor]:
         return {name: LazyTensor(self, name) for name in self._file_of}
@@ -63,6 +64,7 @@ class Checkpoint:
         with self._lock:
             if file not in self._open:
                 self._open[file] = _opened(self._path / file)
+                self._opened.add(file)
             try:
                 tensor: torch.Tensor = self._open[file].get_tensor(name)
             except SafetensorError as error:
@@ -71,8 +73,9 @@ class Checkpoint:
         return tensor
 
     def close(self) -> None:
-        """Forget the open files; tensors read from them stay valid."""
-        self._open = dict.fromkeys(self._open)
+        """Let go of the open files; tensors read from them stay valid, and keep them mapped."""
+        with self._lock:
+            self._open.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,27 @@ def load_layers(
 ) -> LoadedLayers:
     """Build the model with `held` layers only and read their tensors. Raises ModelError."""
     checkpoint = Checkpoint(path)
-    model_class = shard_class(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], held)
+    model = read_model(path, checkpoint, config, held, dtype)
+    loaded = LoadedLayers(
+        model=model.to(device),
+        bytes_read=checkpoint.bytes_read,
+        files_opened=checkpoint.files_opened,
+        checkpoint_names=checkpoint.names,
+    )
+    checkpoint.close()
+    return loaded
+
+
+def read_model(
+    path: Path,
+    checkpoint: Checkpoint,
+    config: Any,
+    held: LayerRange,
+    dtype: torch.dtype,
+    part: Part = Part.WHOLE,
+) -> Any:
+    """Build `part` of the model of `held` layers and read its tensors. Raises ModelError."""
+    model_class = shard_class(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], held, part)
     try:
         with _quiet():
             # Left to itself transformers takes sdpa where a model has it, else eager.
@@ -140,14 +163,7 @@ def load_layers(
     except (RuntimeError, ValueError, KeyError, ImportError, MemoryError) as error:
         raise ModelError(f"{path}: cannot load layers {held}: {error}") from error
     _check_complete(path, info)
-    loaded = LoadedLayers(
-        model=model.eval().requires_grad_(False).to(device),
-        bytes_read=checkpoint.bytes_read,
-        files_opened=checkpoint.files_opened,
-        checkpoint_names=checkpoint.names,
-    )
-    checkpoint.close()
-    return loaded
+    return model.eval().requires_grad_(False)
 
 
 def _check_complete(path: Path, info: dict[str, Any]) -> None:

@@ -2,8 +2,8 @@
 
     fingerprint   configuration, names and shapes of the whole model's tensors, names in the
                   checkpoint, tokenizer: differs, and the shards are of different models
-    arithmetic    element type, library versions, attention, kind of device: differs, and the
-                  low bits of a result may differ
+    arithmetic    weight format, operators and what they yield, library versions, attention, kind
+                  of device: differs, and the low bits of a result may differ
 
 Two fine-tunes with equal configuration and tokenizer share a fingerprint: weights are not read
 for it, since no node has them all.
@@ -22,6 +22,7 @@ import transformers
 
 from meshnet.core.vocabulary import LayerRange, ModelError
 from meshnet.engine.context import UNLIMITED_CONTEXT, stated_context
+from meshnet.engine.formats import Form
 from meshnet.engine.rotary import extended_context
 
 VOLATILE = frozenset(
@@ -46,9 +47,10 @@ def fingerprint(
     return digest.hexdigest()[:16]
 
 
-def arithmetic(dtype: torch.dtype, attention: str, device: torch.device) -> str:
+def arithmetic(form: Form, attention: str, device: torch.device) -> str:
     """Digest of what decides the low bits of a result."""
-    parts = (str(dtype), torch.__version__, transformers.__version__, attention, device.type)
+    weights = (form.weights.value, form.operators, form.digest)
+    parts = (*weights, torch.__version__, transformers.__version__, attention, device.type)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from meshnet.core.vocabulary import (
     Capabilities,
-    DType,
     LayerRange,
     ModelError,
     ModelId,
     ShardDescription,
+    WeightFormat,
 )
-from meshnet.engine.activations import TORCH_DTYPES, WIRE_DTYPES
+from meshnet.engine.activations import WIRE_DTYPES
 from meshnet.engine.attention_choice import choose_attention
-from meshnet.engine.checkpoint import LoadedLayers, load_layers, read_config
+from meshnet.engine.checkpoint import LoadedLayers, read_config
+from meshnet.engine.formats import Form, format_for, load_in_format
 from meshnet.engine.forward import LayerRunner
 from meshnet.engine.identity import (
     arithmetic,
@@ -28,6 +28,7 @@ from meshnet.engine.identity import (
     fingerprint,
     inseparable_layers,
 )
+from meshnet.engine.quantising import weight_bytes
 from meshnet.engine.rotary import RotaryLimit, rotary_limit
 from meshnet.engine.selftest import Findings, self_test
 from meshnet.engine.shard import Report, TorchModelShard
@@ -43,7 +44,7 @@ def load_shard(
     layers: LayerRange,
     *,
     model: ModelId | None = None,
-    dtype: DType | None = None,
+    weights: WeightFormat | None = None,
     device: str = "cpu",
     fast_prefill: bool = False,
     report: Report = lambda sentence: None,
@@ -53,7 +54,8 @@ def load_shard(
 
     Args:
         model: the id it is served under; the directory's name if left out.
-        dtype: of weights and activations; bf16 on CUDA and fp32 on the CPU if left out.
+        weights: how they are held; bf16 on CUDA and fp32 on the CPU if left out. Activations are
+            of the same type, and fp32 where weights are int8.
         fast_prefill: attend from several positions by torch's kernels, which are faster on long
             prompts, and give up that results do not depend on how the work was cut.
         report: told, in a sentence, what the layers turn out not to do.
@@ -64,14 +66,15 @@ def load_shard(
     """
     config = read_config(path)
     where = _device(device)
-    kind = _element_type(dtype, where)
     runs = inseparable_layers(config)
     check_separable(layers, runs)
-    loaded = load_layers(path, config, layers, kind, where)
-    runner = LayerRunner(loaded.model, kind)
+    form_of = weights or format_for(where)
+    loaded, form = load_in_format(path, config, layers, form_of, where, report)
+    runner = LayerRunner(loaded.model, form.dtype)
     limit = rotary_limit(loaded.model.config.get_text_config(decoder=True))
     findings = _tested(runner, context_length(loaded.model.config), limit, fast_prefill, report)
-    description = _description(path, model or ModelId(path.name), runner, loaded, findings, runs)
+    name = model or ModelId(path.name)
+    description = _description(path, name, runner, loaded, form, findings, runs)
     texts = token_text or (_token_texts(path, report) if description.is_tail else _no_text)
     return TorchModelShard(
         runner,
@@ -103,6 +106,7 @@ def _description(
     model: ModelId,
     runner: LayerRunner,
     loaded: LoadedLayers,
+    form: Form,
     findings: Findings,
     runs: tuple[LayerRange, ...],
 ) -> ShardDescription:
@@ -125,20 +129,16 @@ def _description(
             multi_token=findings.multi_token and not changing,
             truncate=findings.truncate,
             batch=findings.batch,
-            exact=findings.exact,
+            exact=findings.exact and form.steady,
         ),
         kv_bytes=findings.kv_bytes,
-        weight_bytes=_weight_bytes(loaded.model),
+        weight_bytes=weight_bytes(loaded.model),
         bytes_read=loaded.bytes_read,
-        arithmetic=arithmetic(runner.dtype, runner.attention, runner.device),
+        arithmetic=arithmetic(form, runner.attention, runner.device),
         inseparable=runs,
+        weights=form.weights.value,
+        operators=form.operators,
     )
-
-
-def _weight_bytes(model: Any) -> int:
-    """Bytes of the distinct tensors a checkpoint fills; tied ones count once."""
-    distinct = {id(weight): weight for weight in model.state_dict(keep_vars=True).values()}
-    return sum(weight.numel() * weight.element_size() for weight in distinct.values())
 
 
 def _device(name: str) -> torch.device:
@@ -151,13 +151,6 @@ def _device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ModelError(f"device {name!r}: torch finds no CUDA device here")
     return device
-
-
-def _element_type(asked: DType | None, device: torch.device) -> torch.dtype:
-    """On a CPU bf16 is no faster for small models and costs exactness."""
-    if asked is not None:
-        return TORCH_DTYPES[asked]
-    return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
 def _token_texts(path: Path, report: Report) -> Callable[[int], str]:

@@ -23,7 +23,9 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, overload
 
 from torch import Tensor, nn
@@ -133,33 +135,54 @@ class TrimmedLayers:
                 modules.append(Skip(layer, self.relay, self.outputs))
         return LayerList(modules)
 
-    def drop_foreign(self) -> None:
-        """Free every layer that is not held."""
+    def drop_foreign(self, real: Sequence[int]) -> None:
+        """Free every layer but those of these indices."""
         layers = getattr(self.decoder, self.name)
         self._layers = [
-            layer
-            if self.held.start <= index < self.held.stop
-            else Skip(layer, self.relay, self.outputs)
+            layer if index in real else Skip(layer, self.relay, self.outputs)
             for index, layer in enumerate(layers)
         ]
         self.show(self.held)
 
+    def place(self, index: int, layer: nn.Module) -> None:
+        """Put a layer that was built elsewhere where this model was built without it."""
+        self._layers[index] = layer
+        self._views.clear()
+        self._shown = None
+        self.show(self.held)
 
-def shard_class(model_class: type[Any], held: LayerRange) -> type[Any]:
-    """Derive from a causal language model class one that builds only `held`.
+    def layer(self, index: int) -> nn.Module:
+        return self._layers[index]
+
+
+class Part(Enum):
+    """What of the held layers' model is built."""
+
+    WHOLE = "whole"
+    ENDS = "ends"
+    """All but the layers: they are put into their places afterwards."""
+    LAYERS = "layers"
+    """Nothing but the layers; such a model cannot run."""
+
+
+def shard_class(model_class: type[Any], held: LayerRange, part: Part = Part.WHOLE) -> type[Any]:
+    """Derive from a causal language model class one that builds only `held`, or `part` of it.
 
     Its instances carry a `TrimmedLayers` as `meshnet_layers`.
     """
+    real = () if part is Part.ENDS else range(held.start, held.stop)
 
     def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         model_class.__init__(self, config, *args, **kwargs)
-        self.meshnet_layers = _trim(self, held)
+        self.meshnet_layers = _trim(self, held, real)
+        if part is Part.LAYERS:
+            _drop_all_but_layers(self, self.meshnet_layers)
 
     def initialize_weights(self: Any) -> None:
         # Some `_init_weights` walk `decoder.layers[*].mamba`: show them real layers only.
         layers: TrimmedLayers = self.meshnet_layers
         shown = getattr(layers.decoder, layers.name)
-        local = nn.ModuleList(shown[index] for index in range(held.start, held.stop))
+        local = nn.ModuleList(shown[index] for index in real)
         layers.decoder._modules[layers.name] = local
         try:
             model_class.initialize_weights(self)
@@ -192,7 +215,7 @@ def find_layers(model: Any) -> tuple[nn.Module, str]:
     raise ModelError(f"{type(model).__name__}: found no list of {total} decoder layers")
 
 
-def _trim(model: Any, held: LayerRange) -> TrimmedLayers:
+def _trim(model: Any, held: LayerRange, real: Sequence[int]) -> TrimmedLayers:
     decoder, name = find_layers(model)
     total = len(getattr(decoder, name))
     if held.stop > total:
@@ -205,7 +228,7 @@ def _trim(model: Any, held: LayerRange) -> TrimmedLayers:
         outputs=layer_outputs(decoder),
         whole_shapes={key: tuple(value.shape) for key, value in model.state_dict().items()},
     )
-    layers.drop_foreign()
+    layers.drop_foreign(real)
     _drop_ends(model, layers)
     _forget_dropped_ties(model)
     _relay_per_layer_inputs(layers)
@@ -249,6 +272,29 @@ def _drop_ends(model: Any, layers: TrimmedLayers) -> None:
             "per_layer_projection_norm",
         ):
             setattr(decoder, name, nn.Identity())
+
+
+def _drop_all_but_layers(model: Any, layers: TrimmedLayers) -> None:
+    """Remove whatever else would be read: another model has it."""
+    kept = set(getattr(layers.decoder, layers.name).modules())
+    for module in list(model.modules()):
+        if module in kept:
+            continue
+        for name in list(module._parameters):
+            module._parameters[name] = None
+        persistent = set(module._buffers) - module._non_persistent_buffers_set
+        for name in persistent:
+            module._buffers[name] = None
+        if isinstance(module, nn.Embedding | nn.Linear):
+            _replace(model, module, nn.Identity())
+    _forget_dropped_ties(model)
+
+
+def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    for owner in model.modules():
+        for name, child in owner.named_children():
+            if child is old:
+                setattr(owner, name, new)
 
 
 def _forget_dropped_ties(model: Any) -> None:

@@ -33,7 +33,7 @@ from meshnet.cli.bench.paired import spread
 from meshnet.cli.bench.results import provenance, result_path, write_result
 from meshnet.cli.composition import Composition
 from meshnet.cli.local_nodes import split_layers
-from meshnet.cli.models import dtype_of, prompt_ids, resolve_model
+from meshnet.cli.models import format_of, prompt_ids, resolve_model
 from meshnet.cli.options import print_json
 from meshnet.cli.serving import run_loop
 from meshnet.cli.settings import Settings
@@ -215,7 +215,7 @@ def _operators(
     from meshnet.engine.flops import decode_flops
     from meshnet.engine.loading import load_shard
 
-    shards = [load_shard(source.path, held, dtype=dtype_of(settings.weights)) for held in layers]
+    shards = [load_shard(source.path, held, weights=format_of(settings.weights)) for held in layers]
     prompt_length = len(sequence) - plan.tokens
     by_position = {
         at: {

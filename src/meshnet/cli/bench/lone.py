@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from meshnet.cli.models import dtype_of, load_text, resolve_model
+from meshnet.cli.models import format_of, load_text, resolve_model
 from meshnet.cli.settings import Settings, Weights
 from meshnet.core.vocabulary import Drawn, LayerRange, SamplingParams, ShardStep
 from meshnet.engine.loading import layers_total, load_shard
@@ -30,7 +30,7 @@ class LoneEngine:
         torch.set_num_threads(settings.threads or 1)
         source = resolve_model(settings.model, settings)
         layers = LayerRange(0, layers_total(source.path))
-        shard = load_shard(source.path, layers, dtype=dtype_of(settings.weights))
+        shard = load_shard(source.path, layers, weights=format_of(settings.weights))
         return cls(shard, sorted(load_text(source).stop_ids))
 
     def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from meshnet.cli.bench.budget import middle_half
-from meshnet.cli.models import dtype_of, resolve_model
+from meshnet.cli.models import format_of, resolve_model
 from meshnet.cli.settings import Settings
 from meshnet.core.vocabulary import (
     HIDDEN,
@@ -67,7 +67,7 @@ class ShardProfile:
         GridAttention.attend = attention.around(GridAttention.attend)  # type: ignore[method-assign]
         Sampler.draw = sampling.around(Sampler.draw)  # type: ignore[method-assign]
         source = resolve_model(settings.model, settings)
-        shard = load_shard(source.path, layers, dtype=dtype_of(settings.weights))
+        shard = load_shard(source.path, layers, weights=format_of(settings.weights))
         return cls(shard, attention, sampling)
 
     def answer(self, question: Mapping[str, Any]) -> dict[str, float]:

@@ -1,0 +1,124 @@
+"""Loading a model in int8 without ever holding it in fp32.
+
+    ends      embedding, norm, output head, in fp32      -> converted
+    layers    a few at a time, each group in fp32        -> converted, moved to their places
+
+What a group is read into is the same trimmed model as always, of that group's layers and nothing
+else, so renaming and merging stay the loader's; only the converted layers outlive it.
+
+Invariants
+    * at most one group, or the ends, are in memory in fp32 at a time;
+    * each tensor is read once, and nothing that stays keeps a file mapped.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from meshnet.core.vocabulary import LayerRange
+from meshnet.engine.checkpoint import Checkpoint, LoadedLayers, read_model
+from meshnet.engine.linear_choice import LinearChoice
+from meshnet.engine.quantising import Quantiser
+from meshnet.engine.trimming import Part, TrimmedLayers
+
+GROUP_BYTES = 64 << 20
+"""Layers smaller than this together are read at once: building a model for each takes time."""
+FP32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A model whose linear layers are int8, and what stayed in floating point."""
+
+    loaded: LoadedLayers
+    left: tuple[str, ...]
+
+
+def load_converted(
+    path: Path, config: Any, held: LayerRange, choice: LinearChoice, device: torch.device
+) -> Converted:
+    """Read the tensors of `held` layers and make them int8 group by group. Raises ModelError."""
+    checkpoint = Checkpoint(path)
+    quantiser = Quantiser(choice)
+    model = read_model(path, checkpoint, config, held, torch.float32, Part.ENDS).to(device)
+    layers: TrimmedLayers = model.meshnet_layers
+    checkpoint.close()
+    quantiser.convert(model)
+    _drop_unused_embedding(model, held)
+    _own(model)
+    for group in groups(held, _layer_bytes(layers)):
+        part = read_model(path, checkpoint, config, group, torch.float32, Part.LAYERS)
+        checkpoint.close()
+        _move(part.meshnet_layers, layers, quantiser, device)
+        del part
+        _give_back()
+    loaded = LoadedLayers(
+        model=model,
+        bytes_read=checkpoint.bytes_read,
+        files_opened=checkpoint.files_opened,
+        checkpoint_names=checkpoint.names,
+    )
+    return Converted(loaded, tuple(quantiser.left))
+
+
+def _move(
+    made: TrimmedLayers, layers: TrimmedLayers, quantiser: Quantiser, device: torch.device
+) -> None:
+    for index in range(made.held.start, made.held.stop):
+        layer = made.layer(index).to(device)
+        quantiser.convert(layer)
+        _own(layer)
+        layers.place(index, layer)
+
+
+def groups(held: LayerRange, bytes_of: Mapping[int, int]) -> list[LayerRange]:
+    """Cut a range into runs of at most `GROUP_BYTES` in fp32, of one layer if it is larger."""
+    made: list[LayerRange] = []
+    start, total = held.start, 0
+    for index in range(held.start, held.stop):
+        size = bytes_of.get(index, 0)
+        if index > start and total + size > GROUP_BYTES:
+            made.append(LayerRange(start, index))
+            start, total = index, 0
+        total += size
+    return [*made, LayerRange(start, held.stop)]
+
+
+def _layer_bytes(layers: TrimmedLayers) -> dict[int, int]:
+    """Bytes of each layer in fp32, by the shapes of the whole model."""
+    sizes: dict[int, int] = {}
+    index_of = re.compile(rf"(?:^|\.){re.escape(layers.name)}\.(\d+)\.")
+    for name, shape in layers.whole_shapes.items():
+        found = index_of.search(name)
+        if found is not None:
+            index = int(found[1])
+            sizes[index] = sizes.get(index, 0) + torch.Size(shape).numel() * FP32_BYTES
+    return sizes
+
+
+def _drop_unused_embedding(model: Any, held: LayerRange) -> None:
+    """A tail whose head is tied kept the embedding only to tie it: the head has its own now."""
+    if held.start > 0 and isinstance(model.get_input_embeddings(), nn.Embedding):
+        model.set_input_embeddings(nn.Identity())
+
+
+def _own(module: nn.Module) -> None:
+    """Copy what is a view of a mapped file: a norm's few bytes would keep all of it."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.untyped_storage().nbytes() > tensor.nbytes:
+            tensor.data = tensor.data.clone()
+
+
+def _give_back() -> None:
+    """Return freed memory to the system: the C library keeps what may be needed again."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
