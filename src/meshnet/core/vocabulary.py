@@ -375,6 +375,7 @@ class Route:
     hops: tuple[Hop, ...]
     kv_cache: bool = True
     multi_token: bool = True
+    truncate: bool = False
     fingerprint: str = ""
     """Of the model on all its hops; a generation never changes it half-way."""
 

@@ -134,4 +134,6 @@ class GenerationRun:
             ttft_s=self._seen.ttft_s,
             duration_s=self._seen.duration_s,
             hops=stats.hops,
+            guessed=stats.guessed,
+            accepted=stats.accepted,
         )

@@ -47,6 +47,10 @@ class FinishEvent:
     """From the call of `generate`, so the time spent waiting for a place is in it."""
     duration_s: float
     hops: tuple[HopStats, ...]
+    guessed: int = 0
+    """Draft tokens sent for verification."""
+    accepted: int = 0
+    """Those of them that were right; the answer holds them like any other token."""
 
 
 class GenerationFailed(MeshnetError):

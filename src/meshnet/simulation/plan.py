@@ -23,6 +23,7 @@ SPARES = (LayerRange(0, 4), LayerRange(2, 7), LayerRange(4, 8), LayerRange(0, 8)
 PROMPT_MAX = 8
 TOKENS_MAX = 20
 START_MAX_S = 12.0
+DRAFTS = (None, None, 0, 1, 3, 8)
 
 
 SHAPES = ("plain", "plain", "spares", "spares", "cramped", "cramped", "crowded", "cacheless", "old")
@@ -70,6 +71,8 @@ class ClusterPlan:
     legacy_heads: frozenset[int] = frozenset()
     reserved_tokens_max: int = 512
     """A small one makes sessions outgrow their room, and younger ones give way."""
+    drafts: int | None = None
+    """Guesses that heads send with a step; None is what they find out for themselves."""
 
 
 def plan(seed: int, faults: Faults) -> ClusterPlan:
@@ -89,7 +92,8 @@ def plan(seed: int, faults: Faults) -> ClusterPlan:
         reserved = rng.choice((1, 2, 8, 512))
     if shape == "crowded":
         chats = tuple(_hurried(chat) for chat in chats)
-    return ClusterPlan(nodes, heads, chats, crashing, legacy, reserved)
+    drafts = random.Random(f"drafts {seed}").choice(DRAFTS)
+    return ClusterPlan(nodes, heads, chats, crashing, legacy, reserved, drafts)
 
 
 def _nodes(rng: random.Random, shape: str) -> tuple[NodePlan, ...]:

@@ -28,7 +28,7 @@ from meshnet.core.generation.limits import (
 )
 from meshnet.core.generation.machine import Generation
 from meshnet.core.sessions.store import SessionCacheStore
-from meshnet.core.vocabulary import Capabilities, NodeId, SessionId
+from meshnet.core.vocabulary import NodeId, SessionId
 from meshnet.head import Directory, Head, HeadLimits
 from meshnet.head import driver as head_driver
 from meshnet.head.directory import DirectoryLimits
@@ -45,7 +45,7 @@ from meshnet.simulation.machine import Machine, SimCompute
 from meshnet.simulation.network import Network
 from meshnet.simulation.old_node import OldNode
 from meshnet.simulation.plan import LAYERS_TOTAL, ClusterPlan, Kind, NodePlan, plan
-from meshnet.simulation.toy_shard import TOY_MODEL, ToyShard
+from meshnet.simulation.toy_shard import CACHING, TOY_MODEL, ToyShard
 from meshnet.simulation.wire import Service, SimHopClient
 
 HEAL_AT_S = 15.0
@@ -169,7 +169,7 @@ class World:
         shard = self.parts.shard(
             node.layers,
             layers_total=LAYERS_TOTAL,
-            capabilities=Capabilities(kv_cache=node.kind is not Kind.CACHELESS, multi_token=True),
+            capabilities=replace(CACHING, kv_cache=node.kind is not Kind.CACHELESS),
             fail_after=partial(self._fails_after, node),
         )
         if node.kind is Kind.OLD:
@@ -207,11 +207,18 @@ class World:
             new_session_id=self._new_session_id,
             clock=clock,
             jitter=self.rng.random,
-            limits=replace(HEAD_LIMITS, reserved_tokens_max=self.cluster.reserved_tokens_max),
+            limits=self._head_limits(legacy=legacy),
         )
         await stack.enter_async_context(directory)
         await stack.enter_async_context(head)
         return SimHead(name, client, head)
+
+    def _head_limits(self, *, legacy: bool) -> HeadLimits:
+        """A head of ADR-0022 sends no digest, and so no guesses."""
+        drafts = 0 if legacy else self.cluster.drafts
+        generation = replace(HEAD_LIMITS.generation, drafts=drafts)
+        tokens = self.cluster.reserved_tokens_max
+        return replace(HEAD_LIMITS, reserved_tokens_max=tokens, generation=generation)
 
     def _new_session_id(self) -> SessionId:
         self._sessions += 1

@@ -36,6 +36,10 @@ class GenerationStats:
     ttft_s: float | None
     duration_s: float
     hops: tuple[HopStats, ...]
+    guessed: int = 0
+    """Draft tokens sent for verification."""
+    accepted: int = 0
+    """Those of them that were right."""
 
 
 @dataclass(slots=True)
@@ -56,6 +60,8 @@ class Accounts:
 
     prefills: int = 0
     refills: int = 0
+    guessed: int = 0
+    accepted: int = 0
     started_at: float | None = None
     first_token_at: float | None = None
     hops: dict[Hop, HopAccount] = field(default_factory=dict)
@@ -89,6 +95,8 @@ class Accounts:
             ttft_s=None if first is None else first - started,
             duration_s=now - started,
             hops=tuple(_closed(hop, account) for hop, account in self.hops.items()),
+            guessed=self.guessed,
+            accepted=self.accepted,
         )
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from meshnet.core.vocabulary import DRAFTS_MAX
+
 
 @dataclass(frozen=True, slots=True)
 class StepTimeout:
@@ -40,6 +42,9 @@ class GenerationLimits:
     prefill_chunk: int = 512
     """Positions of one step at most, on routes that take several positions after the first."""
     step: StepTimeout = StepTimeout()
+    drafts: int | None = None
+    """Guesses sent with a step; None: as many as pay (drafting.py). Never on routes that cannot
+    truncate."""
     queue: int = 8
     """A hop that gives signs of life may take so many times longer: others' steps come first."""
     refills_without_progress: int = 6
@@ -57,6 +62,8 @@ class GenerationLimits:
     def __post_init__(self) -> None:
         if self.prefill_chunk < 1:
             raise ValueError(f"prefill_chunk: expected at least 1, got {self.prefill_chunk}")
+        if self.drafts is not None and not 0 <= self.drafts <= DRAFTS_MAX:
+            raise ValueError(f"drafts: expected 0 to {DRAFTS_MAX}, got {self.drafts}")
 
     def least_wait_s(self, retry_after_s: float | None, *, spent_s: float) -> float:
         """How long to wait at least for a node without room; it is bounded.

@@ -184,7 +184,7 @@ class Generation:
         if isinstance(reply, Refusal):
             return self._refused(asking, reply, now)
         is_tail = ref.hop + 1 == len(self.route.hops)
-        if not is_answer(reply, tokens=len(asking.step.tokens), is_tail=is_tail):
+        if not is_answer(reply, asking.step, is_tail=is_tail):
             return self._lose(asking.forward.hop, "answered something else than was asked", now)
         return self._answered(asking, reply, now)
 
@@ -240,14 +240,20 @@ class Generation:
         return self._complete(step, reply, now)
 
     def _complete(self, step: Step, reply: TokenReply, now: float) -> Actions:
-        self._sequence.commit(step)
+        drawn = reply.drawn if step.want_token else None
+        right = 0 if drawn is None else self._questions.judged(step, drawn, now)
+        self._sequence.commit(step, accepted=right)
         if not step.want_token:
             return self._ask_step(now)
-        if reply.drawn is not None:
-            tokens = reply.drawn.tokens
+        if drawn is not None:
+            tokens = drawn.tokens
         else:
             self._sequence.degrade(CacheUse.EACH_STEP)
             tokens = tuple(SampledToken(token_id) for token_id in self._encode_text(reply.text))
+        return self._emit(tokens, now)
+
+    def _emit(self, tokens: tuple[SampledToken, ...], now: float) -> Actions:
+        """Hand the tokens on, up to the one that ends the generation."""
         emitted: Actions = []
         for token in tokens:
             self._sequence.append(token.token_id)
@@ -268,6 +274,7 @@ class Generation:
         hop = asking.forward.hop
         match verdict_of(refusal, asking.forward.request.mode):
             case Verdict.MISS:
+                self._questions.missed(asking.step)
                 return self._recover(RefillReason.MISS, refusal.message, now)
             case Verdict.CACHING_OFF:
                 self._sequence.degrade(CacheUse.NONE)

@@ -6,6 +6,7 @@ from meshnet.core.generation.limits import GenerationLimits
 from meshnet.core.generation.sequence import Step
 from meshnet.core.generation.states import GenerationSpec
 from meshnet.core.generation.transcript import Forward, StepRef
+from meshnet.core.protocol.drafts import accepted
 from meshnet.core.protocol.messages import (
     ActivationReply,
     ForwardRequest,
@@ -72,15 +73,19 @@ def _request(
         tokens=() if bare else step.tokens,
         sampling=None if bare or step.mode is Mode.DECODE else spec.sampling,
         want_token=bare or step.want_token,
+        drafts=0 if bare else step.drafts,
+        truncate=step.truncate,
         activation=activation,
         trace=spec.trace,
     )
 
 
-def is_answer(reply: ActivationReply | TokenReply, *, tokens: int, is_tail: bool) -> bool:
-    """Tell whether `reply` can answer a step of `tokens` positions: right kind, right length."""
-    if isinstance(reply, TokenReply):
-        ids = () if reply.drawn is None else reply.drawn.ids
-        return is_tail and all(0 <= token_id <= TOKEN_ID_MAX for token_id in ids)
-    shape = reply.activation.hidden.shape
-    return not is_tail and (len(shape) < 2 or shape[-2] == tokens)
+def is_answer(reply: ActivationReply | TokenReply, step: Step, *, is_tail: bool) -> bool:
+    """Tell whether `reply` can answer `step`: right kind, right length, its guesses."""
+    if isinstance(reply, ActivationReply):
+        shape = reply.activation.hidden.shape
+        return not is_tail and (len(shape) < 2 or shape[-2] == len(step.tokens))
+    if not is_tail or reply.drawn is None:
+        return is_tail
+    known = all(0 <= token_id <= TOKEN_ID_MAX for token_id in reply.drawn.ids)
+    return known and accepted(step.guesses, reply.drawn) is not None

@@ -2,6 +2,7 @@
 
     ids       p p p p p p g g          prompt, then generated; grows, never changes
     cached    ------->|                positions every hop has confirmed
+    held      ------------->|          what the hops hold: guesses that were wrong as well
     next step         p p p            the first `chunk` of the rest; it wants a token
                                        only if nothing is left after it
 
@@ -11,7 +12,8 @@ sets `cached` back to 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from meshnet.core.protocol.digest import PrefixDigest
@@ -41,10 +43,22 @@ class Step:
     tokens: tuple[int, ...]
     want_token: bool
     prefix: str | None
+    truncate: bool = False
+    """The nodes hold more than `past_length`: guesses that were not confirmed."""
+    drafts: int = 0
+    """How many of the last `tokens` are guesses."""
 
     @property
     def length_after(self) -> int:
         return self.past_length + len(self.tokens)
+
+    @property
+    def guesses(self) -> tuple[int, ...]:
+        return self.tokens[len(self.tokens) - self.drafts :]
+
+    def guessing(self, guesses: tuple[int, ...]) -> Step:
+        """This step, and in the same go what may follow it."""
+        return replace(self, tokens=self.tokens + guesses, drafts=len(guesses))
 
 
 class TokenSequence:
@@ -56,11 +70,17 @@ class TokenSequence:
         self._ids = list(prompt)
         self._prompt_length = len(prompt)
         self._digest = PrefixDigest()
+        self._held = 0
         self._use = use
 
     @property
     def use(self) -> CacheUse:
         return self._use
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """Prompt and generated ids; what is seen here grows."""
+        return self._ids
 
     @property
     def length(self) -> int:
@@ -80,16 +100,18 @@ class TokenSequence:
             self._use = use
 
     def forget_cached(self) -> None:
-        self._digest = PrefixDigest()
+        self._digest, self._held = PrefixDigest(), 0
 
     def append(self, token_id: int) -> None:
         self._ids.append(token_id)
 
-    def commit(self, step: Step) -> None:
-        """Every hop confirmed `step`: its positions are cached."""
+    def commit(self, step: Step, *, accepted: int = 0) -> None:
+        """Every hop confirmed `step`: its positions are cached, `accepted` guesses among them."""
         if self._use is CacheUse.CACHED:
             assert step.past_length == self._digest.length
-            self._digest = self._digest.extend(step.tokens)
+            known = len(step.tokens) - step.drafts + accepted
+            self._digest = self._digest.extend(step.tokens[:known])
+            self._held = step.length_after
 
     def next_step(self, *, chunk: int) -> Step:
         """Say what to send next: at most `chunk` positions where the caches are used."""
@@ -104,4 +126,5 @@ class TokenSequence:
             tokens,
             want_token=past + len(tokens) == len(self._ids),
             prefix=self._digest.hex if past else None,
+            truncate=past < self._held,
         )

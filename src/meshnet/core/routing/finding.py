@@ -114,6 +114,7 @@ def find_route(
         hops=best.hops,
         kv_cache=all(capability.kv_cache for capability in capabilities),
         multi_token=all(capability.multi_token for capability in capabilities),
+        truncate=all(capability.truncate for capability in capabilities),
         fingerprint=best.holdings[0].shard.fingerprint,
     )
 
