@@ -18,6 +18,7 @@ from meshnet.core.vocabulary import (
     SampledToken,
     SamplingParams,
     ShardStep,
+    WeightFormat,
 )
 from meshnet.engine.loading import load_shard
 from meshnet.engine.shard import SessionState, TorchModelShard
@@ -55,10 +56,15 @@ def unsplit(path: Path, prompt: Sequence[int], tokens: int, **settings: Any) -> 
     )
 
 
-def load_chain(path: Path, cuts: Sequence[int], total: int) -> list[TorchModelShard]:
+def load_chain(
+    path: Path, cuts: Sequence[int], total: int, weights: WeightFormat = WeightFormat.FP32
+) -> list[TorchModelShard]:
     """Shards of the model in `path`, cut before the layers `cuts`."""
     edges = [0, *cuts, total]
-    return [load_shard(path, LayerRange(start, stop)) for start, stop in pairwise(edges)]
+    return [
+        load_shard(path, LayerRange(start, stop), weights=weights)
+        for start, stop in pairwise(edges)
+    ]
 
 
 class Chain:
