@@ -1,0 +1,310 @@
+"""The short forward answers like transformers' own, and runs only where it was seen to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.families import LAYERS, VOCAB_SIZE, save_family
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from meshnet.core.vocabulary import LayerRange, WeightFormat
+from meshnet.engine.checkpoint import read_config
+from meshnet.engine.formats import load_in_format
+from meshnet.engine.forward import LayerRunner
+from meshnet.engine.interface import GridAttention
+from meshnet.engine.lean import LeanRunner
+from meshnet.engine.lean_choice import lean_runner
+from meshnet.engine.quantising import weight_bytes
+from meshnet.engine.runner import Passing, Runner, Segment
+
+WHOLE = LayerRange(0, LAYERS)
+CONTEXT = 512
+LEAN = ("llama", "llama-tied", "qwen2", "qwen2-swa", "qwen3", "mistral-swa", "seed_oss")
+OTHERS = ("gemma", "gemma2", "gemma3", "phi3", "olmo2", "granite", "qwen3_moe", "stablelm", "glm4")
+FORMATS = (WeightFormat.FP32, WeightFormat.INT8, WeightFormat.INT8_FAST)
+STEPS = ((0, 250), (250, 253), (253, 254), (254, 255), (255, 256), (256, 257), (257, 270))
+"""A prefill, chunks and single positions, across the end of a cell."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    model: Any
+    generic: LayerRunner
+    attention: GridAttention
+
+    def lean(self) -> LeanRunner | None:
+        return lean_runner(self.model, self.generic, self.attention, CONTEXT)
+
+
+def _load(path: Path, weights: WeightFormat, layers: LayerRange = WHOLE) -> Loaded:
+    loaded, form = load_in_format(
+        path, read_config(path), layers, weights, torch.device("cpu"), lambda sentence: None
+    )
+    generic, attention = LayerRunner(loaded.model, form.dtype), GridAttention(4)
+    generic.use_attention(attention.register())
+    return Loaded(loaded.model, generic, attention)
+
+
+def _lean(path: Path, weights: WeightFormat, layers: LayerRange = WHOLE) -> LeanRunner:
+    lean = _load(path, weights, layers).lean()
+    assert lean is not None
+    return lean
+
+
+def _entering(runner: Runner, length: int, seed: int = 0) -> torch.Tensor | Passing:
+    generator = torch.Generator().manual_seed(seed)
+    if runner.held.start == 0:
+        return torch.randint(0, VOCAB_SIZE, (1, length), generator=generator)
+    return Passing(torch.randn(1, length, runner.hidden_size, generator=generator))
+
+
+def _part(entering: torch.Tensor | Passing, start: int, stop: int) -> torch.Tensor | Passing:
+    if isinstance(entering, Passing):
+        return Passing(entering.hidden[:, start:stop])
+    return entering[:, start:stop]
+
+
+@torch.inference_mode()
+def _answer(runner: Runner) -> torch.Tensor:
+    """Hidden states or logits of a session that goes through `STEPS`."""
+    entering, cache, answers = _entering(runner, STEPS[-1][1]), runner.new_cache(runner.held), []
+    for start, stop in STEPS:
+        segments = [Segment(start, stop - start, cache)]
+        part = _part(entering, start, stop)
+        if runner.held.stop == runner.total:
+            answers.append(runner.logits(part, runner.held, segments, range(stop - start)))
+        else:
+            answers.append(runner.passing(part, runner.held, segments).hidden[0])
+    assert cache.length == STEPS[-1][1]
+    return torch.cat(answers)
+
+
+@pytest.mark.parametrize("family", LEAN)
+@pytest.mark.parametrize("weights", FORMATS, ids=lambda weights: weights.value)
+def test_the_short_forward_answers_like_transformers_own(
+    tmp_path: Path, family: str, weights: WeightFormat
+):
+    path = save_family(tmp_path, family, max_position_embeddings=CONTEXT)
+    expected = _answer(_load(path, weights).generic)
+
+    answer = _answer(_lean(path, weights))
+
+    if weights is WeightFormat.FP32:
+        torch.testing.assert_close(answer, expected, atol=2e-4, rtol=1e-5)
+        assert torch.equal(answer.argmax(-1), expected.argmax(-1))
+    else:
+        assert torch.equal(answer, expected)
+
+
+@pytest.mark.parametrize("layers", ["0-2", "2-4", "4-6"])
+def test_it_runs_any_part_of_a_model(tmp_path: Path, layers: str):
+    path = save_family(tmp_path, "qwen3", max_position_embeddings=CONTEXT)
+    held = LayerRange.parse(layers)
+    expected = _answer(_load(path, WeightFormat.INT8, held).generic)
+
+    answer = _answer(_lean(path, WeightFormat.INT8, held))
+
+    assert torch.equal(answer, expected)
+
+
+def test_it_runs_some_of_the_layers_that_are_held(tmp_path: Path):
+    path = save_family(tmp_path, "llama")
+    generic, lean = _load(path, WeightFormat.INT8).generic, _lean(path, WeightFormat.INT8)
+    some = LayerRange(2, 5)
+    entering = Passing(torch.randn(1, 7, 64, generator=torch.Generator().manual_seed(0)))
+    caches = [runner.new_cache(some) for runner in (generic, lean)]
+
+    with torch.inference_mode():
+        expected = generic.passing(entering, some, [Segment(0, 7, caches[0])])
+        passing = lean.passing(entering, some, [Segment(0, 7, caches[1])])
+
+    assert torch.equal(passing.hidden, expected.hidden)
+    for index in range(some.start, some.stop):
+        ours, theirs = (cache.layers[index].buffer for cache in caches)
+        assert torch.equal(ours.keys, theirs.keys)
+        assert torch.equal(ours.values, theirs.values)
+
+
+@pytest.mark.parametrize("family", OTHERS)
+def test_a_model_of_another_skeleton_keeps_transformers_forward(tmp_path: Path, family: str):
+    loaded = _load(
+        save_family(tmp_path, family, max_position_embeddings=CONTEXT), WeightFormat.FP32
+    )
+    before = _answer(loaded.generic)
+
+    lean = loaded.lean()
+
+    assert lean is None
+    assert torch.equal(_answer(loaded.generic), before)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("residual_multiplier", 0.22), ("attention_multiplier", 0.3)]
+)
+def test_a_multiplier_inside_a_layer_is_noticed(tmp_path: Path, name: str, value: float):
+    """Granite's layers have Llama's parts; what is between them shows in the trial alone."""
+    settings = {"max_position_embeddings": CONTEXT, name: value}
+    middle = LayerRange(2, 4)
+    plain = save_family(tmp_path / "plain", "granite", max_position_embeddings=CONTEXT)
+    scaled = save_family(tmp_path / "scaled", "granite", **settings)
+
+    taken = [_load(path, WeightFormat.FP32, middle).lean() is not None for path in (plain, scaled)]
+
+    # The scale of scores is the attention's own and read from there.
+    assert taken == [True, name == "attention_multiplier"]
+
+
+def test_a_model_that_differs_at_far_positions_only_is_noticed(tmp_path: Path):
+    """Ministral 3 scales queries beyond the context it was first trained for."""
+    path = _save_ministral(tmp_path, beta=0.1)
+    unscaled = _save_ministral(tmp_path / "unscaled", beta=0.0)
+
+    taken = [_load(each, WeightFormat.FP32).lean() is not None for each in (path, unscaled)]
+
+    assert taken == [False, True]
+
+
+def _save_ministral(path: Path, *, beta: float) -> Path:
+    from transformers import Ministral3Config, Ministral3ForCausalLM
+
+    torch.manual_seed(0)
+    config = Ministral3Config(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=64,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        intermediate_size=96,
+        max_position_embeddings=CONTEXT,
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 8.0,
+            "original_max_position_embeddings": CONTEXT // 8,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "llama_4_scaling_beta": beta,
+        },
+    )
+    Ministral3ForCausalLM(config).save_pretrained(path)
+    return path
+
+
+@pytest.mark.parametrize("weights", FORMATS, ids=lambda weights: weights.value)
+def test_rows_of_several_sessions_come_out_as_they_would_alone(
+    tmp_path: Path, weights: WeightFormat
+):
+    """A decode, a chunk that crosses into the next cell, and a prefill, in one call."""
+    path = save_family(tmp_path, "qwen2-swa", max_position_embeddings=CONTEXT)
+    lean = _lean(path, weights)
+    pasts, lengths = (5, 255, 0), (1, 3, 4)
+    alone, together = ([_filled(lean, *each) for each in enumerate(pasts)] for _ in range(2))
+    parts = [
+        _part(_entering(lean, past + length, seed), past, past + length)
+        for seed, (past, length) in enumerate(zip(pasts, lengths, strict=True))
+    ]
+
+    with torch.inference_mode():
+        expected = [
+            lean.logits(part, WHOLE, [Segment(past, length, cache)], range(length))
+            for part, past, length, cache in zip(parts, pasts, lengths, alone, strict=True)
+        ]
+        segments = list(map(Segment, pasts, lengths, together))
+        got = lean.logits(torch.cat(parts, 1), WHOLE, segments, range(sum(lengths)))
+
+    if weights is WeightFormat.FP32:
+        torch.testing.assert_close(got, torch.cat(expected), atol=2e-4, rtol=1e-5)
+    else:
+        assert torch.equal(got, torch.cat(expected))
+
+
+@torch.inference_mode()
+def _filled(runner: Runner, seed: int, past: int) -> Any:
+    cache = runner.new_cache(runner.held)
+    if past:
+        entering = _entering(runner, past, seed)
+        runner.passing(entering, runner.held, [Segment(0, past, cache)])
+    return cache
+
+
+def test_logits_of_some_rows_are_those_among_all(tmp_path: Path):
+    lean = _lean(save_family(tmp_path, "llama"), WeightFormat.INT8)
+    ids = _entering(lean, 9)
+
+    with torch.inference_mode():
+        every = lean.logits(ids, WHOLE, [Segment(0, 9, None)], range(9))
+        some = lean.logits(ids, WHOLE, [Segment(0, 9, None)], [8, 2])
+
+    assert torch.equal(some, every[[8, 2]])
+
+
+def test_what_enters_is_not_written_to(tmp_path: Path):
+    """A node may keep it, to send it again."""
+    lean = _lean(save_family(tmp_path, "qwen3"), WeightFormat.FP32, LayerRange(2, 4))
+    entering = _entering(lean, 5)
+    assert isinstance(entering, Passing)
+    before = entering.hidden.clone()
+
+    with torch.inference_mode():
+        lean.passing(entering, lean.held, [Segment(0, 5, None)])
+
+    assert torch.equal(entering.hidden, before)
+
+
+@pytest.mark.parametrize("weights", FORMATS, ids=lambda weights: weights.value)
+def test_joined_weights_are_held_once(tmp_path: Path, weights: WeightFormat):
+    loaded = _load(save_family(tmp_path, "qwen2"), weights)
+    before = weight_bytes(loaded.model)
+
+    loaded.lean()
+
+    assert weight_bytes(loaded.model) == before
+    layer = loaded.model.meshnet_layers.layer(0)
+    assert {name for name, _ in layer.self_attn.named_children()} == {"qkv_proj", "o_proj"}
+    assert not hasattr(layer.mlp, "up_proj")
+
+
+class _Counting(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: list[str] = []
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None):
+        self.operators.append(str(operator))
+        return operator(*args, **(kwargs or {}))
+
+
+@torch.inference_mode()
+def _operators_of_a_layer(runner: Runner) -> int:
+    """At one token: what one layer more takes. Masks are made once for all layers."""
+    counts = []
+    for layers in (LayerRange(0, 4), LayerRange(0, 5)):
+        cache = runner.new_cache(layers)
+        runner.passing(_entering(runner, 3), layers, [Segment(0, 3, cache)])
+        with _Counting() as counting:
+            runner.passing(_entering(runner, 1), layers, [Segment(3, 1, cache)])
+        counts.append(len(counting.operators))
+    return counts[1] - counts[0]
+
+
+@pytest.mark.parametrize(
+    ("weights", "operators_max"),
+    [(WeightFormat.FP32, 48), (WeightFormat.INT8, 104), (WeightFormat.INT8_FAST, 80)],
+    ids=lambda value: getattr(value, "value", ""),
+)
+def test_a_layer_takes_few_operators(tmp_path: Path, weights: WeightFormat, operators_max: int):
+    """Each costs one to eight microseconds, at a token more than a small model's products."""
+    path = save_family(tmp_path, "llama")
+    generic = _operators_of_a_layer(_load(path, weights).generic)
+
+    operators = _operators_of_a_layer(_lean(path, weights))
+
+    assert operators <= operators_max
+    assert operators < 0.65 * generic
