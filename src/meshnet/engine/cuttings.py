@@ -57,14 +57,16 @@ class Cuttings:
     """Whether keys and values are bitwise equal."""
 
     @property
-    def equal(self) -> bool:
-        """Whether nothing depends on the cut."""
+    def alone_equal(self) -> bool:
+        """Whether nothing depends on the cut, company apart."""
         return (
-            self.stored
-            and self.chunked.equal
-            and (self.continued is None or self.continued.equal)
-            and all(pair.equal for pair in self.shared)
+            self.stored and self.chunked.equal and (self.continued is None or self.continued.equal)
         )
+
+    @property
+    def shared_equal(self) -> bool:
+        """Whether nothing depends on company."""
+        return all(pair.equal for pair in self.shared)
 
 
 class CuttingTrial:

@@ -30,7 +30,7 @@ from meshnet.engine.cuttings import Cuttings, CuttingTrial, Pair, features
 from meshnet.engine.runner import Passing, Runner, Segment, positions_of
 
 POSITIONS = 10
-PREFILLS = (4, 6)
+PREFILLS = (4, 8)
 """Lengths of the first pieces: the shorter is continued at once, the longer one by one."""
 INPUT_SCALE = 0.1
 TOLERANCES = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.15}
@@ -143,11 +143,12 @@ def _cut_findings(trial: _Trial, like: Any, promised: KVBytes, lost: float) -> F
         distances = [distance(pair.got, pair.expected) for pair in pairs]
         return bool(pairs) and _agree(max(distances), lost, trial.runner.dtype)
 
+    batch = hold(cuttings.shared)
     return replace(
         findings,
         truncate=cuttings.continued is not None and hold([cuttings.continued]),
-        batch=hold(cuttings.shared),
-        exact=cuttings.equal,
+        batch=batch,
+        exact=cuttings.alone_equal and (cuttings.shared_equal or not batch),
     )
 
 
