@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from meshnet.core.protocol.messages import (
@@ -21,6 +21,7 @@ from meshnet.core.vocabulary import (
     Drawn,
     DType,
     LayerRange,
+    MeshnetError,
     MissReason,
     NodeId,
     SessionId,
@@ -54,6 +55,14 @@ class Clock:
         return self.now
 
 
+class BenchThread(ComputeThread):
+    """A compute thread that reads the clock of its bench."""
+
+    def __init__(self, *, jobs_max: int) -> None:
+        self.clock = Clock()
+        super().__init__(name="test-compute", jobs_max=jobs_max, clock=self.clock)
+
+
 class ShardWithHook(ToyShard):
     """A toy shard that calls `hook` on the compute thread before (and `after`) each step."""
 
@@ -63,6 +72,7 @@ class ShardWithHook(ToyShard):
         self.after: Callable[[], None] = lambda: None
         self.capabilities = super().description.capabilities
         self.steps: list[ShardStep] = []
+        self.batches: list[list[ShardStep]] = []
 
     @property
     def description(self) -> ShardDescription:
@@ -75,12 +85,21 @@ class ShardWithHook(ToyShard):
         self.after()
         return result
 
+    def run_batch(
+        self, work: Sequence[tuple[ShardStep, ToyState]]
+    ) -> list[Activation | Drawn | MeshnetError | None]:
+        self.batches.append([step for step, _ in work])
+        for step, state in work:
+            self.steps.append(step)
+            self.hook(step, state)
+        return super().run_batch(work)
+
 
 class Bench:
     """One node with one shard, and everything that a test turns."""
 
-    def __init__(self, thread: ComputeThread, layers: LayerRange) -> None:
-        self.clock = Clock()
+    def __init__(self, thread: BenchThread, layers: LayerRange) -> None:
+        self.clock = thread.clock
         self.events: list[Event] = []
         self.shard = ShardWithHook(layers)
         self.thread = thread

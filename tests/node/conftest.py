@@ -8,32 +8,32 @@ import pytest
 from tests.node.bench import (
     LAYERS,
     Bench,
+    BenchThread,
 )
 
 from meshnet.core.vocabulary import (
     LayerRange,
 )
-from meshnet.node.compute import ComputeThread
 
 
 @pytest.fixture
-def thread() -> Iterator[ComputeThread]:
-    compute = ComputeThread(name="test-compute", jobs_max=4)
+def thread() -> Iterator[BenchThread]:
+    compute = BenchThread(jobs_max=4)
     yield compute
     assert compute.close(deadline_s=30.0)
 
 
 @pytest.fixture
-def whole(thread: ComputeThread) -> Bench:
+def whole(thread: BenchThread) -> Bench:
     """A node that holds every layer: head and tail in one."""
     return Bench(thread, LayerRange(0, LAYERS))
 
 
 @pytest.fixture
-def middle(thread: ComputeThread) -> Bench:
+def middle(thread: BenchThread) -> Bench:
     return Bench(thread, LayerRange(1, 3))
 
 
 @pytest.fixture
-def tail(thread: ComputeThread) -> Bench:
+def tail(thread: BenchThread) -> Bench:
     return Bench(thread, LayerRange(2, LAYERS))

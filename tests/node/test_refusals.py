@@ -10,6 +10,7 @@ from tests.node.bench import (
     PROMPT,
     SESSION,
     Bench,
+    BenchThread,
     ShardWithHook,
     decode,
     hidden,
@@ -32,7 +33,6 @@ from meshnet.core.vocabulary import (
     LayerRange,
     ShardDescription,
 )
-from meshnet.node.compute import ComputeThread
 from meshnet.node.shards import NodeLimits
 from meshnet.simulation.toy_shard import (
     HIDDEN_SIZE,
@@ -123,7 +123,7 @@ async def test_other_weights_under_the_same_model_id_are_not_found(whole: Bench)
     assert whole.service.session(SESSION) is not None
 
 
-async def test_layers_that_share_state_cannot_be_cut_apart(thread: ComputeThread) -> None:
+async def test_layers_that_share_state_cannot_be_cut_apart(thread: BenchThread) -> None:
     class Sharing(ShardWithHook):
         @property
         def description(self) -> ShardDescription:

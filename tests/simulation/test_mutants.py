@@ -28,6 +28,7 @@ WRONG_TOKENS = {
     "old middle node trusted",
     "tail history lost on refill",
     "running generator",
+    "rows swapped in a batch",
     "token emitted twice after a refill",
 }
 """Mutants that would show a user wrong text; the others break another promise."""

@@ -1,12 +1,15 @@
-"""Where model work runs: one thread per device, in the order it was asked for.
+"""Where model work runs: one thread per device, fed by a scheduler.
 
-    run ──▶ waiting ──claimed by the thread──▶ running ──▶ ended
-               └──caller cancelled──▶ skipped, never run
+    step ──▶ waiting ──in a batch that the thread takes──▶ running ──▶ ended
+                └──caller cancelled, deadline passed──▶ never run
+
+The thread takes the next batch the moment it is free, so that whoever came meanwhile is in it.
+Functions (loading a shard) run between batches, before those that wait.
 
 Invariants
-    * when `run` has returned or raised, its function has ended or will never start;
-    * at most `jobs_max` wait; nothing here keeps a function or its result once `run` is over, so
-      that the memory of a session is free when the store forgets it.
+    * when `run` or `step` has returned or raised, the work has ended or will never start;
+    * at most `jobs_max` steps and as many functions wait; nothing here keeps work or its result
+      once its call is over, so that the memory of a session is free when the store forgets it.
 """
 
 from __future__ import annotations
@@ -14,20 +17,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
-from enum import Enum
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+from meshnet.core.scheduling.scheduler import RETRY_AFTER_S, StepScheduler
+from meshnet.core.scheduling.steps import Batch, BatchLimits, StepId
 from meshnet.core.vocabulary import NoRoom
+from meshnet.node.steps import StepJob, run_together
 
 T = TypeVar("T")
-
-RETRY_AFTER_S = 0.5
+W = TypeVar("W")
 
 
 class Compute(Protocol):
-    """Runs blocking work for one device, first come, first served."""
+    """Runs blocking work for one device: steps in batches, each function by itself."""
 
     async def run(self, fn: Callable[[], T]) -> T:
         """Return what `fn` returns.
@@ -40,73 +46,60 @@ class Compute(Protocol):
         """
         ...
 
+    async def step(self, job: StepJob[Any]) -> None:
+        """Run a step in its turn, perhaps with others; its outcome says how it ended.
 
-class _Phase(Enum):
-    WAITING = "waiting"
-    CLAIMED = "claimed"
-    SKIPPED = "skipped"
+        Cancelling is as with `run`; the outcome of a step that never ran is None.
+
+        Raises:
+            NoRoom: too many steps wait already; this one will not run.
+        """
+        ...
 
 
-class _Job(Generic[T]):
-    """One function, its reply, and who got hold of it first: the thread or a cancelled caller."""
+class _Call(Generic[W, T]):
+    """Work that somebody waits for, and the reply."""
 
-    def __init__(self, fn: Callable[[], T], loop: asyncio.AbstractEventLoop) -> None:
-        self._fn = fn
-        self._loop = loop
-        self._lock = threading.Lock()
-        self._phase = _Phase.WAITING
+    def __init__(self, work: W, loop: asyncio.AbstractEventLoop) -> None:
+        self.work = work
+        self.loop = loop
         self.reply: asyncio.Future[T] = loop.create_future()
 
-    def claim(self) -> bool:
-        return self._turn(_Phase.CLAIMED)
-
-    def skip(self) -> bool:
-        return self._turn(_Phase.SKIPPED)
-
-    def _turn(self, phase: _Phase) -> bool:
-        with self._lock:
-            if self._phase is not _Phase.WAITING:
-                return False
-            self._phase = phase
-            return True
-
-    def work(self) -> None:
-        try:
-            result = self._fn()
-        except BaseException as error:  # noqa: BLE001  # boundary: the caller gets it, the thread lives on
-            self._answer(self.reply.set_exception, error)
-        else:
-            self._answer(self.reply.set_result, result)
-
-    def refuse(self, error: Exception) -> None:
-        self._answer(self.reply.set_exception, error)
-
     def let_go(self) -> None:
-        """Keep nothing: the thread holds its last job, and an error's frames hold theirs."""
-        del self._fn, self.reply
+        """Keep nothing: the thread holds its last call, and an error's frames hold theirs."""
+        del self.work, self.reply
 
-    def _answer(self, setter: Callable[..., None], value: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(setter, value)
+
+_FunctionCall = _Call[Callable[[], Any], Any]
+_StepCall = _Call[StepJob[Any], None]
 
 
 class ComputeThread:
     """The one compute thread of a device.
 
     `on_start` is the first thing the thread does (torch's thread count is set per thread);
-    what it raises, the constructor raises.
+    what it raises, the constructor raises. `clock` is the one that steps' deadlines are read from.
     """
 
     def __init__(
-        self, *, name: str, jobs_max: int = 64, on_start: Callable[[], object] | None = None
+        self,
+        *,
+        name: str,
+        jobs_max: int = 64,
+        on_start: Callable[[], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if jobs_max < 1:
             raise ValueError(f"jobs_max: expected at least 1, got {jobs_max}")
-        self._jobs: SimpleQueue[_Job[object] | None] = SimpleQueue()
         self._jobs_max = jobs_max
-        self._waiting = 0
+        self._clock = clock
         self._lock = threading.Lock()
         self._closed = False
+        self._functions: deque[_FunctionCall] = deque()
+        self._scheduler = StepScheduler(BatchLimits(waiting_max=jobs_max))
+        self._steps: dict[StepId, _StepCall] = {}
+        self._arrivals: SimpleQueue[bool] = SimpleQueue()
+        """One entry for whatever arrived; False ends the thread."""
         self._failed_start: BaseException | None = None
         started = threading.Event()
         self._thread = threading.Thread(
@@ -119,46 +112,66 @@ class ComputeThread:
 
     @property
     def waiting(self) -> int:
-        """Jobs that have not started."""
-        return self._waiting
+        """Functions and steps that have not started."""
+        return len(self._functions) + len(self._steps)
 
     async def run(self, fn: Callable[[], T]) -> T:
-        job = self._enqueue(fn)
-        try:
-            await asyncio.wait((job.reply,))
-        except asyncio.CancelledError:
-            if job.skip():
-                self._count(-1)
-            else:
-                await _ended(job.reply)
-            raise
-        else:
-            return job.reply.result()
-        finally:
-            job.let_go()
+        call: _Call[Callable[[], T], T] = _Call(fn, asyncio.get_running_loop())
+        with self._lock:
+            self._check_room(len(self._functions))
+            self._functions.append(call)
+        self._arrivals.put(True)
+
+        def withdraw() -> bool:
+            if call not in self._functions:
+                return False
+            self._functions.remove(call)
+            return True
+
+        return await self._ended(call, withdraw)
+
+    async def step(self, job: StepJob[Any]) -> None:
+        call: _StepCall = _Call(job, asyncio.get_running_loop())
+        with self._lock:
+            self._check_room(len(self._steps))
+            step_id = self._scheduler.add(job.waiting)
+            self._steps[step_id] = call
+        self._arrivals.put(True)
+
+        def withdraw() -> bool:
+            self._steps.pop(step_id, None)
+            return self._scheduler.remove(step_id)
+
+        await self._ended(call, withdraw)
 
     def close(self, deadline_s: float) -> bool:
-        """Refuse what waits and stop after the running job. False: it still runs then."""
-        self._closed = True
-        self._jobs.put(None)
+        """Refuse what waits and stop after the running work. False: it still runs then."""
+        with self._lock:
+            self._closed = True
+        self._arrivals.put(False)
         self._thread.join(deadline_s)
         return not self._thread.is_alive()
 
-    def _enqueue(self, fn: Callable[[], T]) -> _Job[T]:
+    def _check_room(self, waiting: int) -> None:
         if self._closed:
-            raise NoRoom("this node is stopping", RETRY_AFTER_S)
-        if not self._count(1):
-            raise NoRoom(f"{self._jobs_max} steps wait already", RETRY_AFTER_S)
-        job = _Job(fn, asyncio.get_running_loop())
-        self._jobs.put(job)  # type: ignore[arg-type]  # the thread never looks at T
-        return job
+            raise _stopping()
+        if waiting >= self._jobs_max:
+            raise NoRoom(f"{waiting} steps wait already", RETRY_AFTER_S)
 
-    def _count(self, change: int) -> bool:
-        with self._lock:
-            if self._waiting + change > self._jobs_max:
-                return False
-            self._waiting += change
-            return True
+    async def _ended(self, call: _Call[W, T], withdraw: Callable[[], bool]) -> T:
+        """Wait for the end of work, or withdraw it if the caller is cancelled before it starts."""
+        try:
+            await asyncio.wait((call.reply,))
+        except asyncio.CancelledError:
+            with self._lock:
+                withdrawn = withdraw()
+            if not withdrawn:
+                await _until_done(call.reply)
+            raise
+        else:
+            return call.reply.result()
+        finally:
+            call.let_go()
 
     def _main(self, on_start: Callable[[], object] | None, started: threading.Event) -> None:
         try:
@@ -169,17 +182,84 @@ class ComputeThread:
             return
         finally:
             started.set()
-        while (job := self._jobs.get()) is not None:
-            if job.claim():
-                self._count(-1)
-                if self._closed:
-                    job.refuse(NoRoom("this node is stopping", RETRY_AFTER_S))
-                else:
-                    job.work()
+        while self._arrivals.get():
+            while self._run_next():
+                pass
+        self._refuse_all()
+
+    def _run_next(self) -> bool:
+        """Run a function or a batch. False: nothing waits, or the thread is to stop."""
+        with self._lock:
+            if self._closed:
+                return False
+            function = self._functions.popleft() if self._functions else None
+            batch = Batch() if function else self._scheduler.next_batch(self._clock())
+            steps = [self._steps.pop(step_id) for step_id in batch.run]
+            spent = [self._steps.pop(step_id) for step_id in batch.spent]
+        if function is not None:
+            _run_function(function)
+        for call in spent:
+            call.work.expire()
+        _answer(spent)
+        if steps:
+            _run_steps(steps)
+        return function is not None or bool(steps or spent)
+
+    def _refuse_all(self) -> None:
+        with self._lock:
+            self._scheduler.clear()
+            left: list[_Call[Any, Any]] = [*self._functions, *self._steps.values()]
+            self._functions.clear()
+            self._steps.clear()
+        _answer(left, error=_stopping())
 
 
-async def _ended(reply: asyncio.Future[T]) -> None:
-    """Wait for a job that runs, however often its caller is cancelled meanwhile."""
+def _run_function(call: _Call[Callable[[], T], T]) -> None:
+    try:
+        result = call.work()
+    except BaseException as error:  # noqa: BLE001  # boundary: the caller gets it, the thread lives on
+        _answer([call], error=error)
+    else:
+        _answer([call], result)
+
+
+def _run_steps(calls: Sequence[_StepCall]) -> None:
+    try:
+        run_together([call.work for call in calls])
+    except BaseException as error:  # noqa: BLE001  # boundary: the callers get it, the thread lives on
+        _answer(calls, error=error)
+    else:
+        _answer(calls)
+
+
+def _answer(
+    calls: Sequence[_Call[Any, Any]], result: Any = None, *, error: BaseException | None = None
+) -> None:
+    """Answer all calls, with one visit to each event loop."""
+    replies: dict[asyncio.AbstractEventLoop, list[asyncio.Future[Any]]] = {}
+    for call in calls:
+        replies.setdefault(call.loop, []).append(call.reply)
+    for loop, those in replies.items():
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(_settle, those, result, error)
+
+
+def _settle(
+    replies: Sequence[asyncio.Future[Any]], result: Any, error: BaseException | None
+) -> None:
+    for reply in replies:
+        if error is None:
+            reply.set_result(result)
+        else:
+            reply.set_exception(error)
+
+
+def _stopping() -> NoRoom:
+    return NoRoom("this node is stopping", RETRY_AFTER_S)
+
+
+async def _until_done(reply: asyncio.Future[T]) -> None:
+    """Wait for work that runs, however often its caller is cancelled meanwhile."""
     while not reply.done():
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait((reply,))

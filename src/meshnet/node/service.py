@@ -1,7 +1,7 @@
 """What a node does with a request: check, lease, run, then commit or forget.
 
-    forward ──check──▶ lease ──compute.run──▶ commit ──▶ reply
-               │         │          │            └─superseded──▶ refusal, result discarded
+    forward ──check──▶ lease ──compute.step──▶ commit ──▶ reply
+               │         │          │             └─superseded──▶ refusal, result discarded
                └refusal  └refusal   └failed──▶ abandon, refusal
 
 Invariants
@@ -28,6 +28,7 @@ from meshnet.core.protocol.messages import (
     TokenReply,
 )
 from meshnet.core.protocol.refusals import refusal_of
+from meshnet.core.scheduling.steps import WaitingStep
 from meshnet.core.sessions.entry import EvictionReason, Lease
 from meshnet.core.sessions.store import SessionCacheStore
 from meshnet.core.vocabulary import (
@@ -49,7 +50,7 @@ from meshnet.node.checking import check_fingerprint, layers_of, step_of
 from meshnet.node.compute import Compute
 from meshnet.node.shard import S, Shard
 from meshnet.node.shards import LoadedShard, LoadedShards, NodeLimits, ShardWork
-from meshnet.node.steps import Done, Failed, Kept, StepJob, Unwanted
+from meshnet.node.steps import UNSPENT, Done, Failed, Kept, Spent, StepJob, Unwanted
 from meshnet.telemetry.events import Event, Fault, ForwardServed
 
 RETRY_AFTER_S = 0.5
@@ -63,7 +64,7 @@ class _Visit(Generic[S]):
     loaded: LoadedShard[S]
     step: ShardStep
     deadline: float | None
-    compute_s: float = 0.0
+    spent: Spent = UNSPENT
 
 
 def _ignore(_: Event) -> None:
@@ -126,8 +127,8 @@ class NodeService(Generic[S]):
             outcome = refusal.code.wire_name
             return refusal
         finally:
-            compute_s = 0.0 if visit is None else visit.compute_s
-            self._tell(request, outcome, self._clock() - arrived, compute_s)
+            spent = UNSPENT if visit is None else visit.spent
+            self._tell(request, outcome, self._clock() - arrived, spent)
 
     async def reserve(self, request: ReserveRequest) -> Reserved | Refusal:
         """Take a place with room for `request.tokens` positions, or say when to ask again."""
@@ -217,13 +218,13 @@ class NodeService(Generic[S]):
             visit.loaded.shard,
             visit.step,
             lease,
+            _waiting(visit, cached=lease is not None),
             wanted=visit.loaded.store.holds,
-            deadline=visit.deadline,
             clock=self._clock,
         )
         del lease  # the job alone holds it, and lets it go
         try:
-            await self._compute.run(job)
+            await self._compute.step(job)
         except NoRoom:
             if job.lease is not None:
                 visit.loaded.store.withdraw(job.lease)
@@ -302,8 +303,8 @@ class NodeService(Generic[S]):
 
     def _settle_done(self, visit: _Visit[S], lease: Lease[Kept[S]] | None, done: Done[S]) -> Reply:
         loaded, step = visit.loaded, visit.step
-        visit.compute_s = done.compute_s
-        loaded.count(step.length, done.compute_s)
+        visit.spent = done.spent
+        loaded.count(step.length, done.spent.own_s)
         if lease is None or done.state is None:
             return _reply(done, cached=None)
         if not loaded.description.capabilities.kv_cache:
@@ -334,13 +335,15 @@ class NodeService(Generic[S]):
             return Refusal(Code.NO_ROOM, "an older session took the room", RETRY_AFTER_S)
         return Refusal(Code.STALE_ATTEMPT, "a newer prefill came while this one ran")
 
-    def _tell(self, request: ForwardRequest, outcome: str, step_s: float, compute_s: float) -> None:
+    def _tell(self, request: ForwardRequest, outcome: str, step_s: float, spent: Spent) -> None:
         self._record(
             ForwardServed(
                 mode=request.mode.value,
                 outcome=outcome,
                 step_s=step_s,
-                compute_s=compute_s,
+                compute_s=spent.compute_s,
+                queue_s=spent.queue_s,
+                batch=spent.batch,
                 session=request.session,
                 request=request.trace,
             )
@@ -364,8 +367,23 @@ def _spent() -> Refusal:
     return Refusal(Code.DEADLINE, "the deadline passed before the step could run")
 
 
+def _waiting(visit: _Visit[S], *, cached: bool) -> WaitingStep:
+    """Tell the scheduler of a step. Without an owner a session is its own."""
+    request, held = visit.request, visit.loaded.description
+    return WaitingStep(
+        model=held.model,
+        layers=visit.step.layers,
+        session=request.session,
+        owner=request.owner or request.session or "",
+        positions=visit.step.length,
+        merges=cached and held.capabilities.batch,
+        stages=request.stages,
+        deadline=visit.deadline,
+    )
+
+
 def _reply(done: Done[S], *, cached: int | None) -> Reply:
-    compute_us = round(done.compute_s * 1e6)
+    compute_us = round(done.spent.compute_s * 1e6)
     if isinstance(done.result, Activation):
         return ActivationReply(done.result, cached, compute_us)
     return TokenReply(done.result, done.text, cached, compute_us)

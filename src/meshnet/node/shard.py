@@ -6,17 +6,22 @@ block, and run on the device's one compute thread.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from meshnet.core.vocabulary import (
     Activation,
     Drawn,
     LayerRange,
+    MeshnetError,
     ShardDescription,
     ShardStep,
 )
 
 S = TypeVar("S")
+
+Result = Activation | Drawn | None
+"""What leaves a step: None at a tail that was told to draw nothing."""
 
 
 class Shard(Protocol[S]):
@@ -35,16 +40,27 @@ class Shard(Protocol[S]):
         """Return the allocated storage of `state`."""
         ...
 
-    def run(self, step: ShardStep, state: S | None) -> Activation | Drawn | None:
+    def run(self, step: ShardStep, state: S | None) -> Result:
         """Run one step, extending `state` in place; without a state, `step` is all positions.
 
-        Returns None at a tail that was told to draw nothing. Guesses among the step's tokens stay
+        Guesses among the step's tokens stay
         in `state`, also those that were not drawn.
 
         Raises:
             StepTorn: failed after some layers had grown; `state` must not be used again.
             NumericalError: no token can be drawn from these logits.
             BadField, WrongShard, KVCacheMiss: before `state` was touched.
+        """
+        ...
+
+    def run_batch(self, work: Sequence[tuple[ShardStep, S]]) -> Sequence[Result | MeshnetError]:
+        """Run steps of several sessions through the same layers, each as `run` would.
+
+        Asked only of shards whose `capabilities` say so. What is wrong with one step is its result
+        (`MeshnetError.without_frames`), and the others run.
+
+        Raises:
+            StepTorn: failed after some layers had grown; none of the states may be used again.
         """
         ...
 

@@ -18,15 +18,10 @@ from typing import Generic
 
 from meshnet.core.protocol.messages import Code, Refusal
 from meshnet.core.protocol.refusals import refusal_of
+from meshnet.core.scheduling.steps import WaitingStep
 from meshnet.core.sessions.entry import Lease
-from meshnet.core.vocabulary import (
-    Activation,
-    Drawn,
-    MeshnetError,
-    SamplingParams,
-    ShardStep,
-)
-from meshnet.node.shard import S, Shard
+from meshnet.core.vocabulary import Drawn, MeshnetError, SamplingParams, ShardStep
+from meshnet.node.shard import Result, S, Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +36,26 @@ class Kept(Generic[S]):
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """What a step took: its wait, its batch from start to end, and its own part of that."""
+
+    queue_s: float
+    compute_s: float
+    own_s: float
+    batch: int
+
+
+UNSPENT = Spent(0.0, 0.0, 0.0, 0)
+"""Of a step that did not run."""
+
+
+@dataclass(frozen=True, slots=True)
 class Done(Generic[S]):
-    result: Activation | Drawn | None
+    result: Result
     text: str
     state: S | None
     state_bytes: int
-    compute_s: float
+    spent: Spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,15 @@ class Failed:
 
     refusal: Refusal
     bug: str = ""
+
+    @classmethod
+    def by(cls, error: Exception) -> Failed:
+        if isinstance(error, MeshnetError):
+            return cls(refusal_of(error))
+        if isinstance(error, MemoryError):
+            return cls(Refusal(Code.OUT_OF_MEMORY, "out of memory in this step"))
+        shown = "".join(traceback.format_exception(error))
+        return cls(Refusal(Code.INTERNAL, f"{type(error).__name__} in this step"), shown)
 
 
 class Unwanted(Enum):
@@ -66,64 +84,111 @@ Outcome = Done[S] | Failed | Unwanted
 
 
 class StepJob(Generic[S]):
-    """A step to be called once, on the compute thread. `outcome` is None until it has ended."""
+    """A step to be run once, on the compute thread. `outcome` is None until it has ended.
+
+    `waiting` is how the scheduler sees it. `state` is there while it runs.
+    """
 
     def __init__(
         self,
         shard: Shard[S],
         step: ShardStep,
         lease: Lease[Kept[S]] | None,
+        waiting: WaitingStep,
         *,
         wanted: Callable[[Lease[Kept[S]]], bool],
-        deadline: float | None,
         clock: Callable[[], float],
     ) -> None:
-        self._shard = shard
-        self._step = step
+        self.shard = shard
+        self.step = step
+        self.waiting = waiting
+        self.clock = clock
         self._wanted = wanted
-        self._deadline = deadline
-        self._clock = clock
+        self._asked_at = clock()
+        self._began_at = 0.0
         self.lease = lease
+        self.state: S | None = None
         self.outcome: Outcome[S] | None = None
 
-    def __call__(self) -> None:
-        self.outcome = self._end()
+    def begin(self) -> bool:
+        """Get hold of the state. False: it ended here, and must not run."""
+        self._began_at = self.clock()
+        deadline = self.waiting.deadline
+        if deadline is not None and self._began_at >= deadline:
+            self.outcome = Unwanted.SPENT
+        elif self.lease is not None and not self._wanted(self.lease):
+            self.outcome = Unwanted.SUPERSEDED
+        else:
+            try:
+                self.state = self._state()
+            except Exception as error:  # noqa: BLE001  # boundary: see `fail`
+                self.fail(error)
+        return self.outcome is None
+
+    def finish(self, result: Result, *, batch: int, share: float) -> None:
+        """Take what the step gave, as one of `batch` and with its share of their work."""
+        try:
+            ids = result.ids if isinstance(result, Drawn) else ()
+            text = "".join(map(self.shard.text_of, ids))
+            state_bytes = 0 if self.state is None else self.shard.state_bytes(self.state)
+        except Exception as error:  # noqa: BLE001  # boundary: see `fail`
+            self.fail(error)
+            return
+        compute_s = self.clock() - self._began_at
+        spent = Spent(self._began_at - self._asked_at, compute_s, compute_s * share, batch)
+        self.outcome = Done(result, text, self.state, state_bytes, spent)
+        self.state = None
+
+    def fail(self, error: Exception) -> None:
+        """End it by an error of ours, for want of memory, or by a bug: it costs no other step."""
+        self.outcome = Failed.by(error)
+        self.state = None
+
+    def expire(self) -> None:
+        """End it before it began: its deadline passed while it waited."""
+        self.outcome = Unwanted.SPENT
 
     def let_go(self) -> None:
         """Drop what holds the session's state: frames and futures may outlive the step."""
-        self.lease = None
-        self.outcome = None
-
-    def _end(self) -> Outcome[S]:
-        if self._deadline is not None and self._clock() >= self._deadline:
-            return Unwanted.SPENT
-        if self.lease is not None and not self._wanted(self.lease):
-            return Unwanted.SUPERSEDED
-        try:
-            return self._run()
-        except MeshnetError as error:
-            return Failed(refusal_of(error))
-        except MemoryError:
-            return Failed(Refusal(Code.OUT_OF_MEMORY, "out of memory in this step"))
-        except Exception as error:  # noqa: BLE001  # boundary: a bug costs one step, not the node
-            shown = "".join(traceback.format_exception(error))
-            return Failed(Refusal(Code.INTERNAL, f"{type(error).__name__} in this step"), shown)
-
-    def _run(self) -> Done[S]:
-        started = self._clock()
-        state = self._state()
-        result = self._shard.run(self._step, state)
-        ids = result.ids if isinstance(result, Drawn) else ()
-        text = "".join(map(self._shard.text_of, ids))
-        state_bytes = 0 if state is None else self._shard.state_bytes(state)
-        return Done(result, text, state, state_bytes, self._clock() - started)
+        self.lease = self.state = self.outcome = None
 
     def _state(self) -> S | None:
         if self.lease is None:
             return None
         if self.lease.state is None:
-            return self._shard.new_state(self.lease.layers)
+            return self.shard.new_state(self.lease.layers)
         state = self.lease.state.state
         if self.lease.truncate:
-            self._shard.truncate(state, self.lease.length_before)
+            self.shard.truncate(state, self.lease.length_before)
         return state
+
+
+def run_together(jobs: list[StepJob[S]]) -> None:
+    """Run those steps of one shard that are still wanted, in one call. Raises no Exception.
+
+    What tears the batch tears the session of each of its steps.
+    """
+    begun = [job for job in jobs if job.begin()]
+    if not begun:
+        return
+    try:
+        results = _results(begun)
+    except Exception as error:  # noqa: BLE001  # boundary: see `StepJob.fail`
+        for job in begun:
+            job.fail(error)
+        return
+    positions = sum(job.step.length for job in begun)
+    for job, result in zip(begun, results, strict=True):
+        if isinstance(result, MeshnetError):
+            job.fail(result)
+        else:
+            job.finish(result, batch=len(begun), share=job.step.length / positions)
+
+
+def _results(jobs: list[StepJob[S]]) -> list[Result | MeshnetError]:
+    shard = jobs[0].shard
+    if len(jobs) == 1:
+        return [shard.run(jobs[0].step, jobs[0].state)]
+    work = [(job.step, job.state) for job in jobs if job.state is not None]
+    assert len(work) == len(jobs), "only steps of cached sessions run together"
+    return list(shard.run_batch(work))

@@ -11,27 +11,28 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
+from meshnet.core.scheduling.scheduler import StepScheduler
+from meshnet.core.scheduling.steps import StepId
 from meshnet.core.vocabulary import HopLost, NodeId
+from meshnet.node.steps import StepJob, run_together
 
 T = TypeVar("T")
 S = TypeVar("S")
 
 
-class _Job:
+class _Function:
     """One function and whoever waits for it. It takes effect when it starts, and ends later."""
 
     def __init__(self, fn: Callable[[], Any], reply: asyncio.Future[Any]) -> None:
         self._fn, self.reply = fn, reply
-        self.started = False
         self._value: Any = None
         self._error: Exception | None = None
 
     def start(self) -> None:
-        self.started = True
         try:
             self._value = self._fn()
         except Exception as error:  # noqa: BLE001 - the device's boundary: the caller gets it
@@ -45,32 +46,56 @@ class _Job:
 
 
 class SimCompute:
-    """One device: runs one function after the other, each after virtual seconds.
+    """One device: runs functions and batches of steps, each after virtual seconds.
 
     As on a thread, what has started runs to its end even if its caller was cancelled,
-    and the caller waits for that end. Between a function's effect and its end others may act.
+    and the caller waits for that end. Between an effect and its end others may act. A batch costs
+    `1 + 0.06 (M - 1)` times as much as one of its M steps.
     """
 
     def __init__(self, rng: random.Random, *, step_max_s: float) -> None:
         self._rng, self._step_max_s = rng, step_max_s
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[_Job] = deque()
+        self._functions: deque[_Function] = deque()
+        self._scheduler = StepScheduler()
+        self._steps: dict[StepId, tuple[StepJob[Any], asyncio.Future[None]]] = {}
         self._working = self._stopped = self._killed = False
+        self.batches: Counter[int] = Counter()
+        """How many batches of each size ran."""
 
     async def run(self, fn: Callable[[], T]) -> T:
-        reply: asyncio.Future[T] = self._loop.create_future()
-        job = _Job(fn, reply)
-        self._queue.append(job)
+        function = _Function(fn, self._loop.create_future())
+        self._functions.append(function)
+
+        def withdraw() -> bool:
+            waits = function in self._functions
+            if waits:
+                self._functions.remove(function)
+            return waits
+
+        await self._ended(function.reply, withdraw)
+        result: T = function.reply.result()
+        return result
+
+    async def step(self, job: StepJob[Any]) -> None:
+        step_id = self._scheduler.add(job.waiting)
+        reply: asyncio.Future[None] = self._loop.create_future()
+        self._steps[step_id] = (job, reply)
+
+        def withdraw() -> bool:
+            self._steps.pop(step_id, None)
+            return self._scheduler.remove(step_id)
+
+        await self._ended(reply, withdraw)
+
+    async def _ended(self, reply: asyncio.Future[Any], withdraw: Callable[[], bool]) -> None:
         self._start_next()
         try:
             await asyncio.wait((reply,))
         except asyncio.CancelledError:
-            if job.started and not self._killed:
+            if not withdraw() and not self._killed:
                 await asyncio.wait((reply,))
-            elif job in self._queue:
-                self._queue.remove(job)
             raise
-        return reply.result()
 
     def stop(self) -> None:
         self._stopped = True
@@ -81,25 +106,48 @@ class SimCompute:
 
     def kill(self) -> None:
         self._killed = True
-        self._queue.clear()
+        self._functions.clear()
+        self._scheduler.clear()
 
     def _start_next(self) -> None:
-        if self._working or self._stopped or self._killed or not self._queue:
+        if self._working or self._stopped or self._killed:
             return
-        job = self._queue.popleft()
-        self._working = True
-        job.start()
-        seconds = self._rng.uniform(0.0005, self._step_max_s)
-        self._loop.call_later(seconds, self._finish, job)
+        if self._functions:
+            function = self._functions.popleft()
+            function.start()
+            self._work(function.end, steps=1)
+            return
+        batch = self._scheduler.next_batch(self._loop.time())
+        for step_id in batch.spent:
+            job, reply = self._steps.pop(step_id)
+            job.expire()
+            reply.set_result(None)
+        if not batch.run:
+            return
+        jobs, replies = zip(*(self._steps.pop(step_id) for step_id in batch.run), strict=True)
+        run_together(list(jobs))
+        self.batches[len(jobs)] += 1
 
-    def _finish(self, job: _Job) -> None:
+        def end() -> None:
+            for reply in replies:
+                reply.set_result(None)
+
+        self._work(end, steps=len(jobs))
+
+    def _work(self, end: Callable[[], None], *, steps: int) -> None:
+        """Be busy with what has begun; `end` tells those who wait for it."""
+        self._working = True
+        seconds = self._rng.uniform(0.0005, self._step_max_s) * (1.0 + 0.06 * (steps - 1))
+        self._loop.call_later(seconds, self._finish, end)
+
+    def _finish(self, end: Callable[[], None]) -> None:
         if self._killed:
             return
         if self._stopped:
-            self._loop.call_later(0.01, self._finish, job)
+            self._loop.call_later(0.01, self._finish, end)
             return
         self._working = False
-        job.end()
+        end()
         self._start_next()
 
 

@@ -24,8 +24,6 @@ from meshnet.core.sessions import store as sessions_store
 from meshnet.core.sessions.entry import EvictionReason, SessionCacheEntry
 from meshnet.core.sessions.store import SessionCacheStore
 from meshnet.core.vocabulary import (
-    Activation,
-    Drawn,
     SampledToken,
     SamplingParams,
     SessionId,
@@ -34,7 +32,7 @@ from meshnet.core.vocabulary import (
 from meshnet.node.steps import Kept
 from meshnet.simulation.audit import ToyLease
 from meshnet.simulation.faults import CALM, STORM, Faults
-from meshnet.simulation.toy_shard import ToyShard, ToyState
+from meshnet.simulation.toy_shard import Running, ToyShard, ToyState
 from meshnet.simulation.world import Parts
 
 Entry = SessionCacheEntry[Kept[ToyState]]
@@ -132,11 +130,11 @@ class TrustsReleaseHints(Real):
 class ForgetsTailHistory(ToyShard):
     """A refill's tail remembers the prompt only: what was generated is lost from its history."""
 
-    def run(self, step: ShardStep, state: ToyState | None) -> Activation | Drawn | None:
+    def _running(self, step: ShardStep, state: ToyState | None) -> Running:
         prompt_length = step.sampling.prompt_length
         if step.past_length == 0 < step.layers.start and step.length > prompt_length > 0:
             step = replace(step, tokens=step.tokens[:prompt_length])
-        return super().run(step, state)
+        return super()._running(step, state)
 
 
 class DrawsFromRunningGenerator(ToyShard):
@@ -151,6 +149,15 @@ class DrawsFromRunningGenerator(ToyShard):
     ) -> SampledToken:
         running = replace(sampling, seed=self._generator.getrandbits(64))
         return super()._draw(row, position, history, running)
+
+
+class SwapsRowsInBatch(ToyShard):
+    """Gives the rows of a batch back to its sessions in another order than they came in."""
+
+    def _split(self, rows: list[int], batch: Sequence[Running]) -> list[list[int]]:
+        if len({len(running.rows) for running in batch}) > 1:
+            return super()._split(rows, batch)
+        return super()._split(rows, batch)[::-1]
 
 
 class TrustsSilentHops(Generation):
@@ -219,6 +226,7 @@ MUTANTS = (
     Mutant("pin without expiry", Parts(store=PinsForever), DYING_HEADS),
     Mutant("tail history lost on refill", Parts(shard=ForgetsTailHistory)),
     Mutant("running generator", Parts(shard=DrawsFromRunningGenerator), CALM),
+    Mutant("rows swapped in a batch", Parts(shard=SwapsRowsInBatch), CALM),
     Mutant("release hint trusted", Parts(store=TrustsReleaseHints)),
     Mutant("token emitted twice after a refill", Parts(generation=EmitsTwiceAfterRefill)),
 )

@@ -18,6 +18,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from meshnet.core.protocol.drafts import verified
 from meshnet.core.vocabulary import (
@@ -29,6 +30,7 @@ from meshnet.core.vocabulary import (
     DType,
     KVBytes,
     LayerRange,
+    MeshnetError,
     ModelId,
     SampledToken,
     SamplingParams,
@@ -46,7 +48,7 @@ ROW_BYTES = 8
 LAYER_BYTES_PER_TOKEN = 16
 TOY_MODEL = ModelId("toy")
 
-CACHING = Capabilities(kv_cache=True, multi_token=True, truncate=True)
+CACHING = Capabilities(kv_cache=True, multi_token=True, truncate=True, batch=True)
 
 FAVOUR = 8.0
 """As much as the scores of all other tokens are apart."""
@@ -85,6 +87,15 @@ def layers_of(layers: LayerRange) -> range:
 
 def never() -> None:
     """A shard without faults: no step fails."""
+
+
+@dataclass(slots=True)
+class Running:
+    """One step on its way through the layers."""
+
+    step: ShardStep
+    cache: ToyState
+    rows: list[int]
 
 
 class ToyShard:
@@ -144,13 +155,42 @@ class ToyShard:
             StepTorn: failed after some layers had grown; `state` must not be used again.
             BadField, WrongShard: before `state` was touched.
         """
+        running = self._running(step, state)
+        self._grow([running])
+        return self._result(running)
+
+    def run_batch(
+        self, work: Sequence[tuple[ShardStep, ToyState]]
+    ) -> list[Activation | Drawn | MeshnetError | None]:
+        """Run steps of several sessions through the same layers, all rows in one pass.
+
+        Raises:
+            StepTorn: failed after some layers had grown; no state of them may be used again.
+        """
+        begun = [self._running_or_error(step, state) for step, state in work]
+        self._grow([each for each in begun if isinstance(each, Running)])
+        return [
+            self._result(each) if isinstance(each, Running) else each.without_frames()
+            for each in begun
+        ]
+
+    def _running_or_error(self, step: ShardStep, state: ToyState) -> Running | MeshnetError:
+        try:
+            return self._running(step, state)
+        except MeshnetError as error:
+            return error
+
+    def _running(self, step: ShardStep, state: ToyState | None) -> Running:
         if not self._description.layers.holds(step.layers):
             raise WrongShard(f"expected layers in {self._description.layers}, got {step.layers}")
         rows = self._rows(step)
         cache = ToyState.fresh(step.layers) if state is None else state
         if cache.layers != step.layers:
             raise WrongShard(f"expected layers {cache.layers}, got {step.layers}")
-        rows = self._grow(cache, rows, step.past_length)
+        return Running(step, cache, rows)
+
+    def _result(self, running: Running) -> Activation | Drawn | None:
+        step, cache, rows = running.step, running.cache, running.rows
         if step.layers.stop < self._description.layers_total:
             return pack_rows(rows)
         sure = len(step.tokens) - step.drafts
@@ -170,17 +210,29 @@ class ToyShard:
             raise BadField("tokens", f"ids below {VOCABULARY}", max(step.tokens))
         return [embed(token) for token in step.tokens]
 
-    def _grow(self, state: ToyState, rows: list[int], past_length: int) -> list[int]:
+    def _grow(self, batch: Sequence[Running]) -> None:
+        """Take the rows of all sessions through the layers, each layer at once for all of them."""
         stop_after = self._fail_after()
-        for index in range(len(state.layers)):
+        layers = {running.cache.layers for running in batch}
+        assert len(layers) <= 1, "a batch goes through one range of layers"
+        rows = [row for running in batch for row in running.rows]
+        for index in range(len(next(iter(layers), ()))):
             if stop_after is not None and index >= stop_after:
-                message = f"out of memory after {index} of {len(state.layers)} layers"
+                message = f"out of memory after {index} layers"
                 raise StepTorn(message, out_of_memory=True)
-            chain = state.chains[index]
-            for position, row in enumerate(rows, start=past_length):
-                chain.append(mix(chain[-1], mix(row, position)))
-            rows = [carrying(row, out) for row, out in zip(rows, chain[-len(rows) :], strict=True)]
-        return rows
+            outs = [
+                _extended(running.cache.chains[index], own, running.step.past_length)
+                for running, own in zip(batch, self._split(rows, batch), strict=True)
+            ]
+            mixed = [out for own in outs for out in own]
+            rows = [carrying(row, out) for row, out in zip(rows, mixed, strict=True)]
+        for running, own in zip(batch, self._split(rows, batch), strict=True):
+            running.rows = own
+
+    def _split(self, rows: list[int], batch: Sequence[Running]) -> list[list[int]]:
+        """Give the rows of a batch back to its sessions."""
+        rest = iter(rows)
+        return [list(islice(rest, len(running.rows))) for running in batch]
 
     def _drawn(self, rows: list[int], step: ShardStep, history: list[int]) -> Drawn:
         """Draw and verify the guesses, of which the history gets those that are accepted."""
@@ -198,6 +250,13 @@ class ToyShard:
         self, row: int, position: int, history: Sequence[int], sampling: SamplingParams
     ) -> SampledToken:
         return draw(row, position, history, sampling)
+
+
+def _extended(chain: list[int], rows: Sequence[int], past_length: int) -> list[int]:
+    """Mix new rows into a layer's running number; return what it was after each of them."""
+    for position, row in enumerate(rows, start=past_length):
+        chain.append(mix(chain[-1], mix(row, position)))
+    return chain[len(chain) - len(rows) :]
 
 
 def embed(token: int) -> int:

@@ -14,12 +14,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ForwardServed:
-    """A node answered `/forward`: `outcome` is `ok` or the wire name of the refusal."""
+    """A node answered `/forward`: `outcome` is `ok` or the wire name of the refusal.
+
+    `queue_s` is how long the step waited for the device, `batch` how many steps ran with it and
+    itself; 0 if it did not run.
+    """
 
     mode: str
     outcome: str
     step_s: float
     compute_s: float
+    queue_s: float = 0.0
+    batch: int = 0
     session: str | None = None
     request: str | None = None
 

@@ -34,6 +34,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 _STEP_BUCKETS_S = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 )  # fmt: skip
+_BATCH_BUCKETS = (1, 2, 4, 8, 16)
 
 
 class Metrics:
@@ -50,6 +51,13 @@ class Metrics:
         self._compute = self._histogram(
             "meshnet_compute_seconds", "Time of a step in the shard's layers", "mode"
         )
+        self._queue = self._histogram(
+            "meshnet_queue_seconds", "Time that a step waited for the device", "mode"
+        )
+        self._batch = Histogram(
+            "meshnet_batch_steps", "Steps in the batch that a step ran in",
+            registry=self.registry, buckets=_BATCH_BUCKETS,
+        )  # fmt: skip
         self._sessions = self._gauge("meshnet_sessions", "Sessions cached by this node")
         self._kv_bytes = self._gauge("meshnet_kv_bytes", "Bytes of KV cache held by this node")
         self._evictions = self._counter(
@@ -116,6 +124,9 @@ class Metrics:
                 self._forwards.labels(mode, event.outcome).inc()
                 self._step.labels(mode).observe(event.step_s)
                 self._compute.labels(mode).observe(event.compute_s)
+                if event.batch:
+                    self._queue.labels(mode).observe(event.queue_s)
+                    self._batch.observe(event.batch)
             case SessionsHeld():
                 self._sessions.set(event.sessions)
                 self._kv_bytes.set(event.kv_bytes)
