@@ -276,25 +276,23 @@ def _drop_ends(model: Any, layers: TrimmedLayers) -> None:
 
 def _drop_all_but_layers(model: Any, layers: TrimmedLayers) -> None:
     """Remove whatever else would be read: another model has it."""
-    kept = set(getattr(layers.decoder, layers.name).modules())
-    for module in list(model.modules()):
-        if module in kept:
-            continue
-        for name in list(module._parameters):
-            module._parameters[name] = None
-        persistent = set(module._buffers) - module._non_persistent_buffers_set
-        for name in persistent:
-            module._buffers[name] = None
-        if isinstance(module, nn.Embedding | nn.Linear):
-            _replace(model, module, nn.Identity())
+    _empty_beside(model, getattr(layers.decoder, layers.name))
     _forget_dropped_ties(model)
 
 
-def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    for owner in model.modules():
-        for name, child in owner.named_children():
-            if child is old:
-                setattr(owner, name, new)
+def _empty_beside(owner: nn.Module, kept: nn.Module) -> None:
+    """Take the tensors of a checkpoint out of `owner`, but for what is below `kept`."""
+    for name in list(owner._parameters):
+        owner._parameters[name] = None
+    for name in set(owner._buffers) - owner._non_persistent_buffers_set:
+        owner._buffers[name] = None
+    for name, child in list(owner.named_children()):
+        if child is kept:
+            continue
+        if any(module is kept for module in child.modules()):
+            _empty_beside(child, kept)
+        else:
+            setattr(owner, name, nn.Identity())
 
 
 def _forget_dropped_ties(model: Any) -> None:
