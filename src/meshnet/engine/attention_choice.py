@@ -14,7 +14,8 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,6 +46,8 @@ class AttentionChoice:
     exact: bool
     """Whether a row's result is the same in any company."""
     notes: tuple[str, ...] = ()
+    ours: GridAttention | None = None
+    """What `name` stands for, if that is ours."""
 
 
 @torch.inference_mode()
@@ -63,11 +66,12 @@ def choose_attention(
         # Linear and convolutional layers only: nothing attends.
         runner.use_attention(own)
         return AttentionChoice(own, max(ROWS_MIN), exact=True)
-    rows_min = rows_needed(seen, runner.dtype, runner.device)
-    chosen = GridAttention(rows_min or max(ROWS_MIN), fast=fast_prefill)
+    trials = trials_of(seen, runner.dtype, runner.device)
+    rows_min = rows_needed(trials)
+    chosen = GridAttention(rows_min or max(ROWS_MIN), digest=digest_of(trials), fast=fast_prefill)
     runner.use_attention(chosen.register())
     exact = rows_min is not None and not fast_prefill
-    return AttentionChoice(chosen.name, chosen.rows_min, exact)
+    return AttentionChoice(chosen.name, chosen.rows_min, exact, ours=chosen)
 
 
 def _objection(runner: LayerRunner, positions: int, seen: set[AttentionCall]) -> str | None:
@@ -98,18 +102,31 @@ def _objection(runner: LayerRunner, positions: int, seen: set[AttentionCall]) ->
     return None
 
 
-def rows_needed(
+def trials_of(
     calls: Iterable[AttentionCall], dtype: torch.dtype, device: torch.device
-) -> int | None:
+) -> list[RowTrial]:
+    """Fixed rows in every shape that the layers call attention in, at the end of two cells."""
+    return [RowTrial(call, stop, dtype, device) for call in sorted(calls) for stop in STOPS]
+
+
+def rows_needed(trials: Sequence[RowTrial]) -> int | None:
     """The fewest rows a product needs for each to come out as it would in any company."""
-    trials = [_RowTrial(call, stop, dtype, device) for call in sorted(calls) for stop in STOPS]
     for rows_min in ROWS_MIN:
         if all(trial.agrees(rows_min) for trial in trials):
             return rows_min
     return None
 
 
-class _RowTrial:
+def digest_of(trials: Sequence[RowTrial]) -> str:
+    """Of the answers to fixed rows, which machines with other kernels do not share."""
+    digest = hashlib.sha256()
+    for trial in trials:
+        bits = trial.together_THD.contiguous().view(torch.uint8).cpu()
+        digest.update(bits.numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+class RowTrial:
     """The last rows of a random session, alone and together."""
 
     def __init__(
@@ -127,13 +144,13 @@ class _RowTrial:
         self._start = stop - ROWS_TOGETHER
         self._query_THD = normal(ROWS_TOGETHER, call.heads, call.key_size)
         self._shape = Shape(call.key_size**-0.5)
-        self._together_THD = self._attend(0, ROWS_TOGETHER, max(ROWS_MIN))
+        self.together_THD = self._attend(0, ROWS_TOGETHER, max(ROWS_MIN))
 
     def agrees(self, rows_min: int) -> bool:
         for rows in ROWS_ALONE:
             for start in (0, ROWS_TOGETHER // 2 + 1, ROWS_TOGETHER - rows):
                 alone_THD = self._attend(start, start + rows, rows_min)
-                if not torch.equal(alone_THD, self._together_THD[start : start + rows]):
+                if not torch.equal(alone_THD, self.together_THD[start : start + rows]):
                     return False
         return True
 

@@ -74,6 +74,8 @@ class GridAttention:
     """Our attention with its parameters. `seen`, if given, gathers the shapes of its calls."""
 
     rows_min: int
+    digest: str = ""
+    """Of what the kernels of this machine make of fixed rows."""
     fast: bool = False
     seen: set[AttentionCall] | None = field(default=None, compare=False)
     masks: Masks = field(default_factory=Masks, compare=False)
@@ -81,7 +83,7 @@ class GridAttention:
     @property
     def name(self) -> str:
         kind = "fast-prefill" if self.fast else "probe" if self.seen is not None else "canonical"
-        return f"{_PREFIX}{kind}-grid{KEY_GRID}-rows{self.rows_min}"
+        return f"{_PREFIX}{kind}-grid{KEY_GRID}-rows{self.rows_min}-{self.digest}"
 
     def register(self) -> str:
         """Make it known to transformers, and return the name it has there."""
