@@ -4,8 +4,8 @@
 tokens, untied. What it says means nothing; what it costs is what a trained model of it costs.
 
 Weights: normal with standard deviation 0.02, as a fresh initialisation, rounded to bfloat16; norms
-are 1. Each tensor has a generator of its own, numpy's PCG64 keyed by seed and place: its stream is
-specified, which torch's is not.
+are 1. Each tensor has a generator of its own, numpy's PCG64 keyed by seed and place, so no
+tensor depends on another.
 
 Tokens: three specials, the 256 bytes, then pairs and triples of printable ASCII, so every text has
 ids and nearly every id is whole characters; but a text takes more of them than a trained
