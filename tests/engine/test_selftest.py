@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers.models.llama.modeling_llama as llama_code
+import transformers.models.phi3.modeling_phi3 as phi_code
 from tests.families import FAMILIES, LAYERS, SHARING, save_family
 from tests.family_rows import TOLERANCE, prompt
 from tests.shard_chain import Chain, load_chain, unsplit
@@ -68,21 +69,21 @@ def test_a_stateless_shard_answers_a_decode_with_a_miss(llama: Path, swallowing:
 
 
 def test_a_first_prefill_that_leaves_the_cache_empty_is_noticed_once(
-    llama: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Pit A112.
 
     The self-test passed, yet the first real prefill stored nothing: caching ends, visibly.
     """
     said: list[str] = []
-    shard = load_shard(llama, HEAD, report=said.append)
+    shard = load_shard(save_family(tmp_path, "phi3"), HEAD, report=said.append)
     assert shard.supports_kv_cache
-    forward = llama_code.LlamaDecoderLayer.forward
+    forward = phi_code.Phi3DecoderLayer.forward
 
     def without_cache(self: Any, hidden_states: Any, *args: Any, cache: Any = None, **rest: Any):
         return forward(self, hidden_states, *args, **rest)
 
-    monkeypatch.setattr(llama_code.LlamaDecoderLayer, "forward", without_cache)
+    monkeypatch.setattr(phi_code.Phi3DecoderLayer, "forward", without_cache)
     shard.run(_prefill(4), shard.new_state(HEAD))
     shard.run(_prefill(4), shard.new_state(HEAD))
 

@@ -26,13 +26,12 @@ from meshnet.engine.shard import TorchModelShard
 
 def _break(shard: TorchModelShard, error: Exception) -> None:
     """Let the shard's second layer fail, after the first has extended its cache."""
-    layers = shard._runner._layers
-    layer = layers._layers[shard.description.layers.start + 1]
 
     def fail(*args: object, **kwargs: object) -> None:
         raise error
 
-    layer.register_forward_pre_hook(fail)
+    second = shard._runner._model.meshnet_layers.layer(shard.description.layers.start + 1)
+    second.mlp.down_proj.register_forward_pre_hook(fail)
 
 
 def test_a_step_that_fails_midway_tears_the_session_for_good(llama: Path):
@@ -73,12 +72,12 @@ def test_a_session_that_failed_does_not_disturb_another(llama: Path):
     shard = load_shard(llama, MIDDLE)
     expected = values_of(shard.run(hidden_step(MIDDLE, hidden_of(3)), None))
     handle_error = RuntimeError("boom")
-    layer = shard._runner._layers._layers[3]
+    layer = shard._runner._model.meshnet_layers.layer(3)
 
     def fail(*args: object, **kwargs: object) -> None:
         raise handle_error
 
-    handle = layer.register_forward_pre_hook(fail)
+    handle = layer.mlp.down_proj.register_forward_pre_hook(fail)
     with pytest.raises(StepTorn):
         shard.run(hidden_step(MIDDLE, hidden_of(3)), shard.new_state(MIDDLE))
     handle.remove()

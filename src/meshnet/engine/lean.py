@@ -171,11 +171,14 @@ class LeanRunner:
     per_layer_width = 0
     batches = True
 
-    def __init__(self, model: Any, generic: Runner, attention: GridAttention) -> None:
+    def __init__(
+        self, model: Any, generic: Runner, attention: GridAttention, *, exact: bool
+    ) -> None:
+        """`exact`: joined weights round as separate ones do."""
         self._model = model
         self._decoder: Any = model.meshnet_layers.decoder
         self._new_cache = generic.new_cache
-        self.attention = attention.name
+        self.attention = attention.name if exact else f"{attention.name}-lean"
         self.held, self.total = generic.held, generic.total
         self.dtype, self.device = generic.dtype, generic.device
         self.hidden_size, self.vocab_size = generic.hidden_size, generic.vocab_size

@@ -47,8 +47,9 @@ def lean_runner(
     if generic.leading_axes or generic.per_layer_width or not _has_skeleton(model):
         return None
     try:
-        lean = LeanRunner(model, generic, attention)
-        agrees = _agree(model, generic, lean, context_length)
+        exact = _is_exact(model)
+        lean = LeanRunner(model, generic, attention, exact=exact)
+        agrees = _agree(generic, lean, context_length, exact=exact)
     # What the skeleton of a model does not tell shows itself as any of these.
     except (RuntimeError, ValueError, TypeError, AttributeError, KeyError):
         return None
@@ -82,8 +83,8 @@ def _names(module: nn.Module) -> set[str]:
 
 
 @torch.inference_mode()
-def _agree(model: Any, generic: Runner, lean: Runner, context_length: int) -> bool:
-    same = _same_bits if _is_exact(model) else _close
+def _agree(generic: Runner, lean: Runner, context_length: int, *, exact: bool) -> bool:
+    same = _same_bits if exact else _close
     expected = _answers(generic, context_length)
     return all(same(*pair) for pair in zip(_answers(lean, context_length), expected, strict=True))
 

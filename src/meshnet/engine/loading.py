@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -28,8 +29,10 @@ from meshnet.engine.identity import (
     fingerprint,
     inseparable_layers,
 )
+from meshnet.engine.lean_choice import lean_runner
 from meshnet.engine.quantising import weight_bytes
 from meshnet.engine.rotary import RotaryLimit, rotary_limit
+from meshnet.engine.runner import Runner
 from meshnet.engine.selftest import Findings, self_test
 from meshnet.engine.shard import Report, TorchModelShard
 
@@ -70,9 +73,8 @@ def load_shard(
     check_separable(layers, runs)
     form_of = weights or format_for(where)
     loaded, form = load_in_format(path, config, layers, form_of, where, report)
-    runner = LayerRunner(loaded.model, form.dtype)
     limit = rotary_limit(loaded.model.config.get_text_config(decoder=True))
-    findings = _tested(runner, context_length(loaded.model.config), limit, fast_prefill, report)
+    runner, findings = _tested(loaded.model, form, limit, fast_prefill, report)
     name = model or ModelId(path.name)
     description = _description(path, name, runner, loaded, form, findings, runs)
     texts = token_text or (_token_texts(path, report) if description.is_tail else _no_text)
@@ -87,24 +89,27 @@ def load_shard(
 
 
 def _tested(
-    runner: LayerRunner,
-    context: int,
-    limit: RotaryLimit | None,
-    fast_prefill: bool,
-    report: Report,
-) -> Findings:
+    model: Any, form: Form, limit: RotaryLimit | None, fast_prefill: bool, report: Report
+) -> tuple[Runner, Findings]:
+    """Choose what runs the layers, and how they attend, and find out what they can do so."""
+    context = context_length(model.config)
     positions_max = min(context, limit.length if limit else context)
-    attention = choose_attention(runner, positions_max, fast_prefill=fast_prefill)
+    generic = LayerRunner(model, form.dtype)
+    attention = choose_attention(generic, positions_max, fast_prefill=fast_prefill)
+    lean = None
+    if attention.ours is not None and limit is None:
+        lean = lean_runner(model, generic, attention.ours, context)
+    runner = lean or generic
     findings = self_test(runner, positions_max)
     for note in (*attention.notes, *findings.notes):
         report(note)
-    return replace(findings, exact=findings.exact and attention.exact)
+    return runner, replace(findings, exact=findings.exact and attention.exact)
 
 
 def _description(
     path: Path,
     model: ModelId,
-    runner: LayerRunner,
+    runner: Runner,
     loaded: LoadedLayers,
     form: Form,
     findings: Findings,
