@@ -67,6 +67,7 @@ def bench_app() -> typer.Typer:
     app.command("budget")(budget)
     app.command("latency")(latency)
     app.command("memory")(memory)
+    app.command("exact")(exact)
     app.command("flatness", epilog=FLATNESS_EXAMPLES)(flatness)
     app.command("split-tax", epilog=SPLIT_TAX_EXAMPLES)(split_tax)
     return app
@@ -295,6 +296,26 @@ def memory(
     chosen = options.settings_from(flags, config, settings)
     order = _order(None, 1, 0, None, 0.0, out)
     measure_memory(chosen, order, nodes=nodes, length=length, as_json=as_json)
+
+
+def exact(
+    model: options.Model = None,
+    tokens: Annotated[int, typer.Option("--tokens", min=4)] = 64,
+    kills: Annotated[int, typer.Option("--kills", min=1, help="Answers with a death.")] = 20,
+    weights: options.WeightsFlag = None,
+    threads: options.Threads = None,
+    out: Out = RESULTS,
+    as_json: options.Json = False,
+    config: options.Config = None,
+    settings: options.Set = None,
+) -> None:
+    """One answer in every way there is: are they the same to the last bit?"""
+    from meshnet.cli.bench.exact import measure_exact
+
+    flags = {"model": model, "weights": weights, "threads": threads}
+    chosen = options.settings_from(flags, config, settings)
+    order = _order(None, 1, 0, None, 0.0, out)
+    measure_exact(chosen, order, tokens=tokens, kills=kills, as_json=as_json)
 
 
 def flatness(

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
-from meshnet.cli.composition import Composition, composed
+from meshnet.cli.composition import ROUTE_WAIT_S, Composition, composed
 from meshnet.cli.gateway_process import quiet_telemetry
 from meshnet.cli.local_nodes import local_launcher
 from meshnet.cli.models import load_text
@@ -34,6 +34,7 @@ async def bench_mesh(
     layers: Sequence[LayerRange],
     *,
     through: Callable[[HopClient], HopClient] = lambda client: client,
+    route_wait_s: float = ROUTE_WAIT_S,
 ) -> AsyncIterator[Composition]:
     """Run nodes of `layers` and a head over them until the block is left."""
     record = quiet_telemetry(settings).record
@@ -43,7 +44,13 @@ async def bench_mesh(
         await launcher.ready()
         nodes = {child.name: child.url for child in launcher.children}
         async with composed(
-            settings, ModelId(source.name), text, nodes, record, through=through
+            settings,
+            ModelId(source.name),
+            text,
+            nodes,
+            record,
+            through=through,
+            route_wait_s=route_wait_s,
         ) as composition:
             yield composition
 

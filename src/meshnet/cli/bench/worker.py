@@ -4,6 +4,7 @@
     engine               the whole model on this process's engine, nothing of meshnet around it
     generate             the same model by transformers' `generate`
     bare                 a node that holds no layer, with all that a node imports
+    exact                one answer by shards cut, chunked and batched as asked
     profile A-B          layers of the model, with stopwatches around attention and sampling
     wires PORT ...       one delaying proxy per port of loopback; {"delay_s": s} sets all
 
@@ -69,6 +70,12 @@ def _bare(arguments: Sequence[str]) -> None:
     run_node(settings, (), port=0, as_json=True, end_with_stdin=True)
 
 
+def _exact(arguments: Sequence[str]) -> None:
+    from meshnet.cli.bench.exact_engine import ExactEngine
+
+    _answer(ExactEngine(load_settings({})).answer)
+
+
 def _profile(arguments: Sequence[str]) -> None:
     from meshnet.cli.bench.profile import ShardProfile
 
@@ -111,6 +118,7 @@ KINDS: dict[str, Callable[[Sequence[str]], None]] = {
     "engine": _engine,
     "generate": _generate,
     "bare": _bare,
+    "exact": _exact,
     "profile": _profile,
     "wires": _wires,
 }
