@@ -153,6 +153,11 @@ class NodeService(Generic[S]):
         """End one `pin`: the session stays until somebody needs its place."""
         self._shards.unpin(session)
 
+    @property
+    def pinned(self) -> int:
+        """Sessions with an open stream."""
+        return self._shards.pinned
+
     def session(self, session: SessionId) -> SessionDescription | None:
         return self._shards.session(session, self._clock())
 

@@ -106,6 +106,10 @@ class LoadedShards(Generic[S]):
     def unpin(self, session: SessionId) -> None:
         self._budget.streams.unpin(session)
 
+    @property
+    def pinned(self) -> int:
+        return len(self._budget.streams)
+
     def session(self, session: SessionId, now: float) -> SessionDescription | None:
         for loaded in self._by_model.values():
             found = loaded.store.describe(session, now)

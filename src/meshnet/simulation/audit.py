@@ -106,7 +106,11 @@ class AuditedStore(Store):
             if eviction.reason is not EvictionReason.LRU or eviction.session in present:
                 continue
             victim_at = self._touched.get(eviction.session, now)
-            idle = [other for other in present if other != session and other not in self._out]
+            idle = [
+                other
+                for other in present
+                if other != session and other not in self._out and other not in self._shelf.streams
+            ]
             older = [other for other in idle if self._touched.get(other, now) < victim_at]
             if older and eviction.session in self._touched:
                 what = f"{eviction.session}: evicted though {older[0]} was idle longer"

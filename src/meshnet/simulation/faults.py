@@ -18,6 +18,7 @@ class Faults:
     delay_max_s: float = 0.02
     slow: float = 0.0
     slow_max_s: float = 4.0
+    stream_breaks: float = 0.0
     out_of_memory: float = 0.0
     crash_every_s: float = 0.0
     pause_every_s: float = 0.0
@@ -36,6 +37,7 @@ STORM = Faults(
     duplicated=0.08,
     delay_max_s=0.05,
     slow=0.03,
+    stream_breaks=0.03,
     out_of_memory=0.02,
     crash_every_s=3.0,
     pause_every_s=4.0,

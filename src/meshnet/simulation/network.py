@@ -31,6 +31,23 @@ class Network:
         for _ in range(copies):
             self._loop.call_later(self._delay_s(), self._arrive, head, node, deliver)
 
+    def in_order(
+        self, head: str, node: NodeId, not_before: float, deliver: Callable[[], None]
+    ) -> float:
+        """Call `deliver` at the time that is returned, behind what was sent there before.
+
+        A stream loses and doubles nothing; cut off, it falls silent.
+        """
+        at = max(self._loop.time() + self._delay_s(), not_before)
+        self._loop.call_at(at, self._arrive, head, node, deliver)
+        return at
+
+    def breaks(self) -> str | None:
+        """Whether a stream breaks at this step: `before` the node has it, `after`, or not."""
+        if self._rng.random() >= self.faults.stream_breaks:
+            return None
+        return self._rng.choice(("before", "after"))
+
     def cut(self, head: str, node: NodeId, seconds: float) -> None:
         """Let nothing pass between `head` and `node`, both ways, for a while."""
         pair = (head, node)

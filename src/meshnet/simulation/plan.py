@@ -73,6 +73,8 @@ class ClusterPlan:
     """A small one makes sessions outgrow their room, and younger ones give way."""
     drafts: int | None = None
     """Guesses that heads send with a step; None is what they find out for themselves."""
+    streaming_heads: frozenset[int] = frozenset()
+    """Heads whose steps go over streams, where a node has them."""
 
 
 def plan(seed: int, faults: Faults) -> ClusterPlan:
@@ -93,7 +95,10 @@ def plan(seed: int, faults: Faults) -> ClusterPlan:
     if shape == "crowded":
         chats = tuple(_hurried(chat) for chat in chats)
     drafts = random.Random(f"drafts {seed}").choice(DRAFTS)
-    return ClusterPlan(nodes, heads, chats, crashing, legacy, reserved, drafts)
+    chats = _repeating(chats, random.Random(f"repeating {seed}"))
+    streams = random.Random(f"streams {seed}")
+    streaming = frozenset(h for h in range(heads) if streams.random() < 0.6) - legacy
+    return ClusterPlan(nodes, heads, chats, crashing, legacy, reserved, drafts, streaming)
 
 
 def _nodes(rng: random.Random, shape: str) -> tuple[NodePlan, ...]:
@@ -157,6 +162,23 @@ def _stalling(
         else chat
         for chat in chats
     )
+
+
+def _repeating(chats: tuple[ChatPlan, ...], rng: random.Random) -> tuple[ChatPlan, ...]:
+    """Some prompts repeat themselves as answers do, and may end at a token that they hold.
+
+    So guesses are made from the first decode on, and a stop id is among them now and then.
+    """
+    repeated = []
+    for chat in chats:
+        if rng.random() < 0.3:
+            first = chat.prompt[0]
+            prompt = tuple(first ^ (at % 2) for at in range(2 * rng.randint(1, 3) + 1))
+            stops = frozenset((first,)) if rng.random() < 0.3 else frozenset()
+            sampling = replace(chat.sampling, prompt_length=len(prompt))
+            chat = replace(chat, prompt=prompt, stop_ids=chat.stop_ids | stops, sampling=sampling)
+        repeated.append(chat)
+    return tuple(repeated)
 
 
 def _hurried(chat: ChatPlan) -> ChatPlan:

@@ -11,17 +11,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 from meshnet.core.protocol.codec import decode_reply, encode_reply, encode_request, parse_head
+from meshnet.core.protocol.frames import fits
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import (
+    Code,
     ForwardRequest,
     Refusal,
     Reply,
     Reserved,
     ReserveRequest,
 )
+from meshnet.core.protocol.opening import Opening
 from meshnet.core.protocol.refusals import refusal_of
 from meshnet.core.vocabulary import (
     BadField,
@@ -31,8 +34,10 @@ from meshnet.core.vocabulary import (
     NodeId,
     SessionId,
 )
+from meshnet.node.service import NodeService
 from meshnet.simulation.machine import Machine
 from meshnet.simulation.network import Network
+from meshnet.simulation.streams import Node, SimStream
 
 T = TypeVar("T")
 Answer = tuple[int, dict[str, str], Buffer]
@@ -54,7 +59,8 @@ class Service(Protocol):
 class SimHopClient:
     """One head's client. `head` names its end of the network; a silenced one sends nothing.
 
-    A legacy one is ADR-0022's: it knows no attempt, no digest and no reservation.
+    A legacy one is ADR-0022's: it knows no attempt, no digest and no reservation. With `streams`
+    the steps of a session go over one stream to each node that has them.
     """
 
     def __init__(
@@ -64,7 +70,11 @@ class SimHopClient:
         machines: Mapping[NodeId, Machine[Service]],
         *,
         legacy: bool = False,
+        streams: bool = False,
     ) -> None:
+        self._streaming = streams
+        self._offered: dict[NodeId, bool] = {}
+        self._streams: dict[tuple[NodeId, SessionId], SimStream] = {}
         self.silenced = False
         self.asking = 0
         self._legacy = legacy
@@ -73,6 +83,8 @@ class SimHopClient:
 
     async def forward(self, node: NodeId, request: ForwardRequest, timeout_s: float) -> Reply:
         """Send one hop of one step. Raises HopLost."""
+        if self._streaming and self._offered.get(node) and fits(request) and not self.silenced:
+            return await self._forward_by_stream(node, request, timeout_s)
         if self._legacy:
             request = replace(request, attempt=None, prefix=None, wire=0)
         headers, parts = encode_request(request)
@@ -88,6 +100,46 @@ class SimHopClient:
             self.asking -= 1
         return decode_reply(status, fields.items(), reply, request, self._limits)
 
+    async def _forward_by_stream(
+        self, node: NodeId, request: ForwardRequest, timeout_s: float
+    ) -> Reply:
+        self.asking += 1
+        try:
+            reply = await self._stream(node, request).ask(request, timeout_s)
+        finally:
+            self.asking -= 1
+        if isinstance(reply, Refusal) and reply.code is Code.NO_ROOM:
+            for (_, session), stream in list(self._streams.items()):
+                if session == request.session:
+                    stream.lose("the session waits for room")
+        return reply
+
+    def _stream(self, node: NodeId, request: ForwardRequest) -> SimStream:
+        assert request.session is not None
+        key = (node, request.session)
+        stream = self._streams.get(key)
+        if stream is not None and not stream.opening.covers(request):
+            stream.lose("the next step is for other weights")
+            stream = None
+        if stream is None:
+            machine = cast(Node, self._machines[node])
+            opening = Opening.of(request)
+            stream = SimStream(
+                self._head, self._network, machine, opening, self._limits, self._forget
+            )
+            self._streams[key] = stream
+        return stream
+
+    def _forget(self, stream: SimStream) -> None:
+        for key in [key for key, held in self._streams.items() if held is stream]:
+            del self._streams[key]
+
+    def crash(self) -> None:
+        """End as a process does: nothing more is sent, but the sockets close."""
+        self.silenced = True
+        for stream in list(self._streams.values()):
+            stream.lose("this head is gone")
+
     async def reserve(
         self, node: NodeId, request: ReserveRequest, timeout_s: float
     ) -> Reserved | Refusal:
@@ -102,6 +154,10 @@ class SimHopClient:
 
     async def release(self, node: NodeId, session: SessionId, timeout_s: float) -> None:
         """Hint that a session is over. Raises HopLost."""
+        stream = self._streams.get((node, session))
+        if stream is not None:
+            stream.release()
+            return
 
         async def serve(service: Service) -> None:
             service.release(session)
@@ -112,9 +168,11 @@ class SimHopClient:
         """Ask what a node holds. Raises HopLost."""
 
         async def serve(service: Service) -> NodeDescription:
-            return service.describe()
+            return replace(service.describe(), stream=isinstance(service, NodeService))
 
-        return await self._ask(node, serve, timeout_s)
+        description = await self._ask(node, serve, timeout_s)
+        self._offered[node] = description.stream
+        return description
 
     async def _ask(
         self, node: NodeId, serve: Callable[[Service], Awaitable[T]], timeout_s: float

@@ -93,7 +93,7 @@ class SimHead:
 
     def crash(self) -> None:
         """End it as SIGKILL does: nothing it would still say is heard."""
-        self.client.silenced = True
+        self.client.crash()
         for outcome, chat in self.chats:
             if outcome.ending is Ending.OPEN:
                 outcome.ending = Ending.CRASHED
@@ -194,7 +194,13 @@ class World:
         name = f"h{index}"
         clock = asyncio.get_running_loop().time
         legacy = index in self.cluster.legacy_heads
-        client = SimHopClient(name, self.network, self.machines, legacy=legacy)
+        client = SimHopClient(
+            name,
+            self.network,
+            self.machines,
+            legacy=legacy,
+            streams=index in self.cluster.streaming_heads,
+        )
         nodes = [node.node for node in self.cluster.nodes]
         if index % 2:
             nodes.reverse()
@@ -233,6 +239,9 @@ class World:
                 if left.sessions or left.kv_bytes:
                     what = f"{left.sessions} sessions and {left.kv_bytes} bytes"
                     self.complaints.append(f"{machine.node}: {what} left after the TTL")
+                if service.pinned:
+                    what = f"{service.pinned} sessions pinned by streams that are over"
+                    self.complaints.append(f"{machine.node}: {what}")
 
     def _judge_heads(self) -> None:
         for each in self.heads:

@@ -1,0 +1,204 @@
+"""Session streams in the simulation: real frames, in their order, until something breaks them.
+
+Both ends of a stream are here. Nothing on it is lost, doubled or overtaken, as on a TCP connection;
+it breaks instead, and then the head knows at once, or at its step's time-out, while the node may
+know only when nothing came for IDLE_S. What the real ends do is done here too: the session is
+pinned while the node's end is open, steps run one after the other, a step that was given up ends
+the stream. Its handshake is left out: a stream opens with its first step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from meshnet.core.protocol.frames import decode_step, encode_release, encode_step, number_of
+from meshnet.core.protocol.frames_replies import decode_answer, encode_answer
+from meshnet.core.protocol.limits import Limits
+from meshnet.core.protocol.messages import ForwardRequest, Reply
+from meshnet.core.protocol.opening import Opening
+from meshnet.core.protocol.refusals import refusal_of
+from meshnet.core.vocabulary import BadField, HopLost
+from meshnet.node.service import NodeService
+from meshnet.simulation.machine import Machine
+from meshnet.simulation.network import Network
+from meshnet.simulation.toy_shard import ToyState
+
+IDLE_S = 30.0
+ROUNDING_S = 0.001
+"""A shorter wait would not move a virtual clock."""
+STEPS_MAX = 8
+
+Node = Machine[NodeService[ToyState]]
+Answer = Callable[[bytes | HopLost], None]
+
+
+class SimStream:
+    """A head's end. `ended` is called once, when no more can be sent on it."""
+
+    def __init__(
+        self,
+        head: str,
+        network: Network,
+        machine: Node,
+        opening: Opening,
+        limits: Limits,
+        ended: Callable[[SimStream], None],
+    ) -> None:
+        self.opening = opening
+        self.alive = True
+        self._head, self._network, self._node = head, network, machine.node
+        self._limits, self._ended = limits, ended
+        self._far = _NodeEnd(machine, opening, limits, self._closed)
+        self._asked: dict[int, tuple[ForwardRequest, asyncio.Future[Reply]]] = {}
+        self._number = 0
+        self._forth = self._back = 0.0
+
+    async def ask(self, request: ForwardRequest, timeout_s: float) -> Reply:
+        """Send one step and wait for its answer. Raises HopLost."""
+        self._number = number = self._number + 1
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._asked[number] = (request, answer)
+        breaks = self._network.breaks()
+        if breaks == "before":
+            self.lose("broke on the way there")
+        else:
+            self._send(encode_step(number, request), cut_off=breaks == "after")
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            raise HopLost(f"{self._node}: no answer within {timeout_s} s") from None
+        finally:
+            if self._asked.pop(number, None) is not None:
+                self.lose("a step before was given up")
+            elif answer.done() and not answer.cancelled():
+                answer.exception()
+
+    def release(self) -> None:
+        """End the session and the stream; the node may never hear of it."""
+        self._send(encode_release(), cut_off=False)
+        self._end("released")
+
+    def lose(self, why: str) -> None:
+        """End the stream; the node hears that it closed, unless the network is cut."""
+        if self.alive:
+            self._forth = self._network.in_order(
+                self._head, self._node, self._forth, self._far.close
+            )
+            self._end(why)
+
+    def _send(self, frame: bytes, *, cut_off: bool) -> None:
+        def arrive() -> None:
+            self._far.receive(frame, self._reply)
+            if cut_off:  # its answer finds nobody
+                self.lose("broke on the way back")
+
+        self._forth = self._network.in_order(self._head, self._node, self._forth, arrive)
+
+    def _reply(self, reply: bytes | HopLost) -> None:
+        self._back = self._network.in_order(
+            self._head, self._node, self._back, lambda: self._received(reply)
+        )
+
+    def _closed(self) -> None:
+        def arrive() -> None:
+            if self.alive:
+                self._end("closed by the node")
+
+        self._back = self._network.in_order(self._head, self._node, self._back, arrive)
+
+    def _received(self, reply: bytes | HopLost) -> None:
+        if not self.alive:
+            return
+        if isinstance(reply, HopLost):
+            self._end(str(reply))
+            return
+        request, answer = self._asked.pop(number_of(reply))
+        if not answer.done():
+            answer.set_result(decode_answer(reply, request, self._limits))
+
+    def _end(self, why: str) -> None:
+        self.alive = False
+        asked, self._asked = self._asked, {}
+        for _, answer in asked.values():
+            if not answer.done():
+                answer.set_exception(HopLost(f"{self._node}: {why}"))
+        self._ended(self)
+
+
+class _NodeEnd:
+    """A node's end: the pin, and the steps that wait for the one that runs."""
+
+    def __init__(
+        self, machine: Node, opening: Opening, limits: Limits, closed: Callable[[], None]
+    ) -> None:
+        self._closed = closed
+        self._machine, self._opening, self._limits = machine, opening, limits
+        self._loop = asyncio.get_running_loop()
+        self._boots = machine.boots
+        self._service: NodeService[ToyState] | None = None
+        self._frames: deque[tuple[bytes, Answer]] = deque()
+        self._running, self._open, self._heard_at = False, True, self._loop.time()
+        self._loop.call_later(IDLE_S, self._watch)
+
+    def receive(self, frame: bytes, answer: Answer) -> None:
+        """Take a frame that arrived."""
+        if self._machine.boots != self._boots:
+            answer(HopLost("connection reset"))
+            return
+        if self._open:
+            assert len(self._frames) < STEPS_MAX, "the head bounds what it has out"
+            self._heard_at = self._loop.time()
+            self._frames.append((frame, answer))
+            self._next()
+
+    def close(self) -> None:
+        """Forget what waits, and unpin; a step that runs goes on."""
+        if self._open:
+            self._open = False
+            self._frames.clear()
+            self._machine.accept(self._unpin, lambda reply: self._closed())
+
+    def _next(self) -> None:
+        if self._running or not self._frames:
+            return
+        frame, answer = self._frames.popleft()
+        self._running = True
+
+        def ended(reply: bytes | HopLost | None) -> None:
+            self._running = False
+            self._heard_at = self._loop.time()
+            if reply is None:
+                self.close()
+            else:
+                answer(reply)
+            self._next()
+
+        self._machine.accept(lambda service: self._served(service, frame), ended)
+
+    async def _served(self, service: NodeService[ToyState], frame: bytes) -> bytes | None:
+        """Do what a node's stream server does with one frame; None after a release."""
+        if self._service is None:
+            self._service = service
+            service.pin(self._opening.session)
+        try:
+            step = decode_step(frame, self._opening, self._limits)
+        except BadField as error:
+            return encode_answer(number_of(frame), refusal_of(error))
+        if step is None:
+            service.release(self._opening.session)
+            return None
+        return encode_answer(number_of(frame), await service.forward(step))
+
+    async def _unpin(self, service: NodeService[ToyState]) -> None:
+        if service is self._service:
+            service.unpin(self._opening.session)
+
+    def _watch(self) -> None:
+        idle_s = 0.0 if self._running else self._loop.time() - self._heard_at
+        if idle_s >= IDLE_S or self._machine.boots != self._boots:
+            self.close()
+        elif self._open:
+            self._loop.call_later(max(IDLE_S - idle_s, ROUNDING_S), self._watch)
