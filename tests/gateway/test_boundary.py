@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import httpx2
 import pytest
@@ -91,7 +92,7 @@ def test_a_key_is_not_shown_by_its_settings():
 
 
 def test_a_ring_without_keys_opens_for_nobody():
-    assert not KeyRing([]).opens("Bearer x")
+    assert not KeyRing([], secret=b"s").opens("Bearer x")
 
 
 @pytest.mark.parametrize("asked", ["abc-1.2_3", "x" * 128])
@@ -304,3 +305,26 @@ async def test_two_chats_stream_side_by_side():
 
     assert fast.json()["choices"][0]["message"]["content"] == "Hello"
     assert (await slow).status_code == 200
+
+
+async def test_requests_of_one_key_have_one_owner_and_the_key_is_not_in_it():
+    """The nodes let owners take turns, and must learn nothing else about them."""
+    gateway = Gateway(HELLO, settings=LOCKED)
+    for key in ("first-key", "second-key", "first-key"):
+        headers = {"authorization": f"Bearer {key}"}
+        body = {"model": "default", "messages": USER}
+        await gateway.send("POST", "/v1/chat/completions", json=body, headers=headers)
+
+    first, second, again = (request.owner for request in gateway.generator.requests)
+
+    assert first == again != second
+    assert first is not None
+    assert re.fullmatch(r"[0-9a-f]{24}", first)
+    assert KeyRing(["first-key"], secret=b"other").owner("Bearer first-key") != first
+
+
+async def test_without_keys_nobody_has_an_owner():
+    gateway = Gateway(HELLO)
+    await gateway.chat()
+
+    assert [request.owner for request in gateway.generator.requests] == [None]

@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from meshnet.gateway.assembly import Piece, pieces
+from meshnet.gateway.auth import OWNER
 from meshnet.gateway.bodies import body_too_slow, read_body
 from meshnet.gateway.delivery import EventStream, unless_gone
 from meshnet.gateway.errors import ApiError, json_response, of_failure
@@ -38,6 +39,14 @@ _IGNORED_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
+class Asker:
+    """Whose request it is: its id in the logs, and the tag of its API key where there are keys."""
+
+    trace: str
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """What every endpoint needs."""
 
@@ -52,7 +61,9 @@ class Service:
         if model not in (DEFAULT_MODEL, self.text.model):
             raise unknown_model(model)
 
-    def choices(self, asked: ChatRequest | CompletionRequest, *, trace: str, where: str) -> Choices:
+    def choices(
+        self, asked: ChatRequest | CompletionRequest, asker: Asker, *, where: str
+    ) -> Choices:
         """What every prompt of the request is generated with; `where` names their field."""
         seed = asked.sampling.seed
         return Choices(
@@ -60,7 +71,8 @@ class Service:
             tokens_max=asked.tokens_max,
             seed=self.ambient.new_seed() if seed is None else seed,
             deadline_s=self.settings.deadline_s,
-            trace=trace,
+            trace=asker.trace,
+            owner=asker.owner,
             where=where,
         )
 
@@ -103,7 +115,7 @@ def envelope(service: Service, prefix: str) -> dict[str, Any]:
 
 
 async def answer(
-    service: Service, request: Request, prepare: Callable[[Service, bytes, str], Job]
+    service: Service, request: Request, prepare: Callable[[Service, bytes, Asker], Job]
 ) -> Response:
     """Serve one POST. Raises ApiError for whatever is wrong with it."""
     try:
@@ -113,7 +125,8 @@ async def answer(
         return Response(status_code=CLIENT_GONE)
     except TimeoutError:
         raise body_too_slow(service.settings.body_s) from None
-    job = await asyncio.to_thread(prepare, service, body, request.scope[REQUEST_ID])
+    asker = Asker(request.scope[REQUEST_ID], request.scope.get(OWNER))
+    job = await asyncio.to_thread(prepare, service, body, asker)
     if job.delivery.stream:
         return EventStream(
             _chunks(service, job),

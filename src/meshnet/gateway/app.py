@@ -49,6 +49,7 @@ def gateway_app(
         metrics: what GET /metrics answers; without it there is no such path.
     """
     ambient = ambient or machine_ambient()
+    secret = ambient.new_seed().to_bytes(8, "little") + ambient.new_seed().to_bytes(8, "little")
     service = Service(generator, text, settings, ambient, fingerprint)
     app = FastAPI(
         title="meshnet",
@@ -62,7 +63,7 @@ def gateway_app(
     _add_generation(app, service)
     _add_models(app, text, created=int(ambient.now()))
     _add_probes(app, ready, metrics)
-    app.add_middleware(Authenticated, keys=KeyRing(settings.api_keys))
+    app.add_middleware(Authenticated, keys=KeyRing(settings.api_keys, secret=secret))
     app.add_middleware(Boundary, ambient=ambient, record=record)
     return app
 

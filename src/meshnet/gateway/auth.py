@@ -5,7 +5,9 @@ name of its own that it lets point to 127.0.0.1. So a request must then name thi
 
 Invariants
     * once a key is configured, every path but the probes is closed without one;
-    * a key is compared in constant time, against all keys, by digest.
+    * a key is compared in constant time, against all keys, by digest;
+    * what leaves this process of a key is a digest under a secret of the process: it says that two
+      requests have one owner, and nothing about the key.
 """
 
 from __future__ import annotations
@@ -20,12 +22,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from meshnet.gateway.errors import ApiError, error_response
 from meshnet.gateway.loopback import host_of, is_loopback
 
+OWNER = "meshnet.owner"
+"""Where the owner's tag is left in the ASGI scope; without keys it is not there."""
 PROBES = frozenset({"/health", "/ready"})
 
 
 class KeyRing:
-    def __init__(self, keys: Sequence[str]) -> None:
+    def __init__(self, keys: Sequence[str], secret: bytes) -> None:
         self._digests = [_digest(key) for key in keys]
+        self._secret = secret
 
     def __bool__(self) -> bool:
         return bool(self._digests)
@@ -36,6 +41,11 @@ class KeyRing:
         presented = _digest(key.strip())
         matches = [hmac.compare_digest(presented, digest) for digest in self._digests]
         return scheme.lower() == "bearer" and any(matches)
+
+    def owner(self, authorization: str) -> str:
+        """Return a tag that all requests with this key share."""
+        digest = _digest(authorization.strip().partition(" ")[2].strip())
+        return hashlib.blake2b(digest, key=self._secret, digest_size=12).hexdigest()
 
 
 def _digest(key: str) -> bytes:
@@ -55,6 +65,8 @@ class Authenticated:
             if refusal is not None:
                 await error_response(refusal)(scope, receive, send)
                 return
+            if self._keys:
+                scope[OWNER] = self._keys.owner(Headers(scope=scope).get("authorization", ""))
         await self._app(scope, receive, send)
 
     def _refusal(self, headers: Headers) -> ApiError | None:

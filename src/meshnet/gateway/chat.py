@@ -14,7 +14,7 @@ from typing import Any
 
 from meshnet.core.generation.transcript import FinishReason
 from meshnet.core.vocabulary import NoTemplate, TemplateError, TextTooLong
-from meshnet.gateway.answering import Job, Service, envelope
+from meshnet.gateway.answering import Asker, Job, Service, envelope
 from meshnet.gateway.assembly import Piece, PlacedToken
 from meshnet.gateway.errors import ApiError, invalid
 from meshnet.gateway.fields import read_json_object
@@ -24,12 +24,12 @@ from meshnet.gateway.ports import TextModel
 from meshnet.gateway.requests import ChatRequest, read_chat
 
 
-def prepare_chat(service: Service, body: bytes, trace: str) -> Job:
+def prepare_chat(service: Service, body: bytes, asker: Asker) -> Job:
     """Parse, render, tokenise and plan; blocking. Raises ApiError."""
     text = service.text
     asked = read_chat(read_json_object(body), service.settings.limits, text.vocab_size)
     service.check_model(asked.model)
-    choices = service.choices(asked, trace=trace, where="messages")
+    choices = service.choices(asked, asker, where="messages")
     planned = plan(_render(text, asked, choices), text, choices)
     form = ChatForm(envelope(service, "chatcmpl"), text, asked.sampling.logprobs)
     return Job((planned,), form, asked.delivery, asked.ignored)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshnet.core.vocabulary import TextTooLong
-from meshnet.gateway.answering import Job, Service, envelope
+from meshnet.gateway.answering import Asker, Job, Service, envelope
 from meshnet.gateway.assembly import Piece, PlacedToken
 from meshnet.gateway.fields import read_json_object
 from meshnet.gateway.logprobs import completion_logprobs
@@ -20,12 +20,12 @@ from meshnet.gateway.ports import TextModel
 from meshnet.gateway.requests import Prompt, read_completion
 
 
-def prepare_completion(service: Service, body: bytes, trace: str) -> Job:
+def prepare_completion(service: Service, body: bytes, asker: Asker) -> Job:
     """Parse, tokenise and plan every prompt; blocking. Raises ApiError."""
     text = service.text
     asked = read_completion(read_json_object(body), service.settings.limits, text.vocab_size)
     service.check_model(asked.model)
-    choices = service.choices(asked, trace=trace, where="prompt")
+    choices = service.choices(asked, asker, where="prompt")
     plans = tuple(plan(_ids(text, prompt, choices), text, choices) for prompt in asked.prompts)
     form = CompletionForm(envelope(service, "cmpl"), text, asked.sampling.logprobs)
     return Job(plans, form, asked.delivery, asked.ignored)

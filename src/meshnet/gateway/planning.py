@@ -45,6 +45,8 @@ class Choices:
     deadline_s: float
     trace: str
     """The request id, which the logs of all hops repeat."""
+    owner: str | None
+    """The tag of the API key, by which nodes let owners take turns."""
     where: str
     """The field that holds the prompt: `messages` or `prompt`."""
 
@@ -69,6 +71,7 @@ def plan(prompt: list[int], text: TextModel, choices: Choices) -> Plan:
         stop_ids=stop_ids,
         deadline_s=choices.deadline_s,
         trace=choices.trace,
+        owner=choices.owner,
     )
     return Plan(request, fields.stops)
 

@@ -200,6 +200,7 @@ class Head:
             deadline_at=deadline_at,
             reserved=route.kv_cache,
             trace=request.trace,
+            owner=request.owner,
         )
         return Generation(
             spec,

@@ -11,7 +11,11 @@ from meshnet.core.vocabulary import MeshnetError, SampledToken, SamplingParams, 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One prompt to complete. `trace` is the request id that logs of all hops repeat."""
+    """One prompt to complete. `trace` is the request id that logs of all hops repeat.
+
+    `owner` is an opaque tag (1 to 32 of A-Z a-z 0-9 . _ -): owners take turns on the nodes. Without
+    one the generation is an owner of its own.
+    """
 
     prompt: tuple[int, ...]
     tokens_max: int
@@ -19,6 +23,7 @@ class GenerationRequest:
     stop_ids: frozenset[int]
     deadline_s: float
     trace: str | None = None
+    owner: str | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt or self.tokens_max < 1:

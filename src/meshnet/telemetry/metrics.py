@@ -34,7 +34,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 _STEP_BUCKETS_S = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 )  # fmt: skip
-_BATCH_BUCKETS = (1, 2, 4, 8, 16)
+_SIZE_BUCKETS = (1, 2, 4, 8, 16)
 
 
 class Metrics:
@@ -54,10 +54,7 @@ class Metrics:
         self._queue = self._histogram(
             "meshnet_queue_seconds", "Time that a step waited for the device", "mode"
         )
-        self._batch = Histogram(
-            "meshnet_batch_steps", "Steps in the batch that a step ran in",
-            registry=self.registry, buckets=_BATCH_BUCKETS,
-        )  # fmt: skip
+        self._batch = self._sizes("meshnet_batch_steps", "Steps in the batch that a step ran in")
         self._sessions = self._gauge("meshnet_sessions", "Sessions cached by this node")
         self._kv_bytes = self._gauge("meshnet_kv_bytes", "Bytes of KV cache held by this node")
         self._evictions = self._counter(
@@ -92,6 +89,9 @@ class Metrics:
 
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
         return Histogram(name, text, labels, registry=self.registry, buckets=_STEP_BUCKETS_S)
+
+    def _sizes(self, name: str, text: str) -> Histogram:
+        return Histogram(name, text, registry=self.registry, buckets=_SIZE_BUCKETS)
 
     def exposition(self) -> bytes:
         return generate_latest(self.registry)

@@ -100,6 +100,7 @@ class Talk:
         deadline_at: float = 1000.0,
         reserved: bool = False,
         sampling: SamplingParams | None = None,
+        owner: str | None = None,
         jitter: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.machine = Generation(
@@ -107,6 +108,7 @@ class Talk:
                 session=SESSION,
                 prompt=prompt,
                 sampling=sampling or SamplingParams(),
+                owner=owner,
                 stop=StopRules(frozenset(stop_ids), tokens_max),
                 deadline_at=deadline_at,
                 reserved=reserved,

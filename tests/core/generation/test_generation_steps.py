@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from tests.core.generation.talk import SESSION, Talk, activation, route_of
@@ -21,7 +22,14 @@ from meshnet.core.generation.transcript import (
 from meshnet.core.protocol.codec import encode_request
 from meshnet.core.protocol.digest import PrefixDigest
 from meshnet.core.protocol.messages import ActivationReply, Mode, TokenReply
-from meshnet.core.vocabulary import WIRE_VERSION, NodeId, SampledToken, SamplingParams
+from meshnet.core.vocabulary import (
+    WIRE_VERSION,
+    Hop,
+    LayerRange,
+    NodeId,
+    SampledToken,
+    SamplingParams,
+)
 
 
 def test_a_prefill_carries_all_ids_and_the_sampling_parameters_to_every_hop():
@@ -66,6 +74,32 @@ def test_a_node_of_wire_version_0_gets_its_activation_and_no_meta_block():
     assert (old.tokens, old.sampling, old.want_token) == ((), None, True)
     assert encode_request(old)[1] == [activation(3).data]
     assert (new.tokens, new.sampling is None) == ((1, 2, 3), False)
+
+
+def test_every_hop_hears_whose_step_it_is():
+    talk = Talk(prompt=(1, 2, 3), owner="tag")
+
+    talk.step(token=7)
+
+    assert {forward.request.owner for forward in talk.forwards} == {"tag"}
+
+
+@pytest.mark.parametrize(
+    ("cuts", "stages"),
+    [((8,), 1), ((4, 8), 2), ((5, 8), 2), ((6, 8), 1), ((3, 6, 8), 3), ((1, 2, 3, 8), 2)],
+)
+def test_the_first_hop_hears_into_how_many_groups_sessions_fall(cuts, stages):
+    """As many as hops like the largest would make up the route; the others take what comes."""
+    starts = (0, *cuts)
+    hops = tuple(
+        Hop(NodeId(f"n{start}"), LayerRange(start, stop)) for start, stop in pairwise(starts)
+    )
+    talk = Talk(prompt=(1, 2, 3), route=replace(route_of(), hops=hops))
+
+    talk.step(token=7, hops=len(hops))
+
+    told = [forward.request.stages for forward in talk.forwards[: len(hops)]]
+    assert told == [stages] + [1] * (len(hops) - 1)
 
 
 def test_after_the_prefill_a_step_sends_the_one_new_id_with_length_and_digest():

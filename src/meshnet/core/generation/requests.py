@@ -7,6 +7,7 @@ from meshnet.core.generation.sequence import Step
 from meshnet.core.generation.states import GenerationSpec
 from meshnet.core.generation.transcript import Forward, StepRef
 from meshnet.core.protocol.drafts import accepted
+from meshnet.core.protocol.headers import STAGES_MAX
 from meshnet.core.protocol.messages import (
     ActivationReply,
     ForwardRequest,
@@ -77,7 +78,19 @@ def _request(
         truncate=step.truncate,
         activation=activation,
         trace=spec.trace,
+        owner=spec.owner,
+        stages=_stages(route) if hop == route.hops[0] else 1,
     )
+
+
+def _stages(route: Route) -> int:
+    """Tell into how many groups the first hop parts its sessions, so that all hops are busy.
+
+    As many as hops like the largest would make up the route: in more groups, each of which reads
+    all the weights, that hop would be busier than with one. The other hops take what comes.
+    """
+    largest = max(len(hop.layers) for hop in route.hops)
+    return min(max(round(route.hops[-1].layers.stop / largest), 1), STAGES_MAX)
 
 
 def is_answer(reply: ActivationReply | TokenReply, step: Step, *, is_tail: bool) -> bool:

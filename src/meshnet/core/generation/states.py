@@ -29,6 +29,7 @@ class GenerationSpec:
     reserved: bool = False
     """The route's nodes hold a place for the session: they are released even if never asked."""
     trace: str | None = None
+    owner: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
