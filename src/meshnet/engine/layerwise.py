@@ -111,10 +111,10 @@ def _drop_unused_embedding(model: Any, held: LayerRange) -> None:
 
 
 def _own(module: nn.Module) -> None:
-    """Copy what is a view of a mapped file: a norm's few bytes would keep all of it."""
-    for tensor in (*module.parameters(), *module.buffers()):
-        if tensor.untyped_storage().nbytes() > tensor.nbytes:
-            tensor.data = tensor.data.clone()
+    """Copy what may be a view of a mapped file: a norm's few bytes would keep all of it."""
+    distinct = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+    for tensor in distinct.values():
+        tensor.data = tensor.data.clone()
 
 
 def _give_back() -> None:
