@@ -45,6 +45,9 @@ SESSION = SessionId("s")
 PROMPT = (3, 1, 4)
 
 
+Answer = Activation | Drawn | MeshnetError | None
+
+
 class Clock:
     """Seconds that pass only when a test says so."""
 
@@ -64,12 +67,16 @@ class BenchThread(ComputeThread):
 
 
 class ShardWithHook(ToyShard):
-    """A toy shard that calls `hook` on the compute thread before (and `after`) each step."""
+    """A toy shard that calls `hook` on the compute thread before (and `after`) each step.
+
+    `answers` may change what a batch gives.
+    """
 
     def __init__(self, layers: LayerRange) -> None:
         super().__init__(layers, layers_total=LAYERS)
         self.hook: Callable[[ShardStep, ToyState | None], None] = lambda step, state: None
         self.after: Callable[[], None] = lambda: None
+        self.answers: Callable[[list[Answer]], list[Answer]] = lambda results: results
         self.capabilities = super().description.capabilities
         self.steps: list[ShardStep] = []
         self.batches: list[list[ShardStep]] = []
@@ -85,14 +92,12 @@ class ShardWithHook(ToyShard):
         self.after()
         return result
 
-    def run_batch(
-        self, work: Sequence[tuple[ShardStep, ToyState]]
-    ) -> list[Activation | Drawn | MeshnetError | None]:
+    def run_batch(self, work: Sequence[tuple[ShardStep, ToyState]]) -> list[Answer]:
         self.batches.append([step for step, _ in work])
         for step, state in work:
             self.steps.append(step)
             self.hook(step, state)
-        return super().run_batch(work)
+        return self.answers(super().run_batch(work))
 
 
 class Bench:
