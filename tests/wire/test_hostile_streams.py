@@ -94,7 +94,11 @@ HANDSHAKES = {
     ("headers", "path", "protocols", "status"), HANDSHAKES.values(), ids=HANDSHAKES.keys()
 )
 async def test_a_handshake_that_is_wrong_is_answered_with_its_status(
-    headers: dict[str, str], path: str, protocols: tuple[str, ...], status: int
+    headers: dict[str, str],
+    path: str,
+    protocols: tuple[str, ...],
+    status: int,
+    caplog: pytest.LogCaptureFixture,
 ):
     service = Streaming()
     async with serving(service, token="secret") as url:
@@ -103,6 +107,7 @@ async def test_a_handshake_that_is_wrong_is_answered_with_its_status(
                 pass
 
     assert (caught.value.status, service.pins.total()) == (status, 0)
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_a_node_that_is_not_ready_opens_no_stream():

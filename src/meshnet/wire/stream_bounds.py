@@ -63,6 +63,8 @@ class BoundedStreamProtocol(WebSocketsSansIOProtocol):
         if message["type"] == "websocket.send":
             self._running -= 1
             self._heard_at = self.loop.time()
+        elif message["type"] == "websocket.http.response.body":
+            self.handshake_complete = True  # by a refusal: uvicorn would log it as a bug
 
     def pause_writing(self) -> None:
         """Read nothing either: each ping that is read is a pong that has to wait."""
