@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import WSMsgType
 from tests.core.protocol.test_frames import mutated
-from tests.wire.echoing import LIMITS, EchoService, activation, decode, serving
+from tests.wire.echoing import LIMITS, EchoService, decode, serving
 from tests.wire.test_streams import ANSWER, Streaming
 
 from meshnet.core.protocol.frames import (
@@ -335,44 +333,3 @@ async def test_a_release_frame_is_the_end_of_the_session_and_of_the_stream():
         end = await received(stream)
 
     assert (end.type, end.data, service.lengths) == (WSMsgType.CLOSE, 1000, {})
-
-
-async def test_a_peer_that_sends_and_never_reads_is_given_up(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("meshnet.wire.stream_bounds.WRITE_STALL_S", 0.1)
-    service = Streaming()
-    large = encode_step(1, replace(decode(), activation=activation(1, 4096)))
-    async with serving(service) as url:
-        host, _, port = url.removeprefix("http://").partition(":")
-        with socket.socket() as mute:
-            mute.setblocking(False)
-            mute.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**14)
-            await speaking(mute, host, int(port), large, service)
-
-        assert await serves(url)
-    assert service.pins[S] == 0
-
-
-async def speaking(
-    mute: socket.socket, host: str, port: int, frame: bytes, service: Streaming
-) -> None:
-    """Send steps until the node has had enough."""
-    loop = asyncio.get_running_loop()
-    await loop.sock_connect(mute, (host, port))
-    await loop.sock_sendall(mute, OPENING)
-    head = b""
-    while not head.endswith(b"\r\n\r\n"):
-        head += await loop.sock_recv(mute, 1)
-    masked = b"\x82\xfe" + len(frame).to_bytes(2, "big") + bytes(4) + frame
-    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-        sending = group.create_task(endlessly(mute, masked))
-        await service.unpinned.wait()
-        sending.cancel()
-
-
-async def endlessly(mute: socket.socket, masked: bytes) -> None:
-    loop = asyncio.get_running_loop()
-    try:
-        while True:
-            await loop.sock_sendall(mute, masked)
-    except ConnectionError:
-        return
