@@ -86,20 +86,8 @@ def measure_exact(
     settings: Settings, order: Order, *, tokens: int, kills: int, as_json: bool
 ) -> None:
     """Work the answer out in all ways, write JSON and Markdown, print. Raises BenchError."""
-    pin(order.cores)
-    source = resolve_model(settings.model, settings)
-    own = settings.model_copy(update={"threads": settings.threads or 1})
-    found = run_loop(lambda: _measure(own, source, tokens, kills))
-    result = {
-        **provenance(source.name, settings.weights.value),
-        "scenario": "exact",
-        "prompt_tokens": PROMPT_TOKENS,
-        "tokens": tokens,
-        "kills": kills,
-        **found,
-        "equal": agree(found["mesh"]) and agree(found["engine"]),
-    }
-    path = result_path(order.out, source.name, "exact")
+    result = exact_result(settings, order, tokens=tokens, kills=kills)
+    path = result_path(order.out, str(result["model"]), "exact")
     path.with_name(path.name + ".md").write_text(exact_page(result), encoding="utf-8")
     written = write_result(path, result)
     if as_json:
@@ -109,6 +97,23 @@ def measure_exact(
         print(f"written: {written}")
     if not result["equal"]:
         raise BenchError(f"the answers are not the same to the last bit: {written}")
+
+
+def exact_result(settings: Settings, order: Order, *, tokens: int, kills: int) -> dict[str, Any]:
+    """Work the answer out in all ways. Raises MeshnetError."""
+    pin(order.cores)
+    source = resolve_model(settings.model, settings)
+    own = settings.model_copy(update={"threads": settings.threads or 1})
+    found = run_loop(lambda: _measure(own, source, tokens, kills))
+    return {
+        **provenance(source.name, settings.weights.value),
+        "scenario": "exact",
+        "prompt_tokens": PROMPT_TOKENS,
+        "tokens": tokens,
+        "kills": kills,
+        **found,
+        "equal": agree(found["mesh"]) and agree(found["engine"]),
+    }
 
 
 def agree(digests: Mapping[str, Sequence[str]]) -> bool:

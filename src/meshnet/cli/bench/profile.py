@@ -82,7 +82,8 @@ class ShardProfile:
         with torch.inference_mode():
             self._run(state, 0, position)
             rows = [self._timed(state, position + at) for at in range(WARMUPS + tokens)]
-        return middle_half(rows[WARMUPS:], by="total_s")
+        kv = self._shard.description.kv_bytes.per_token
+        return {**middle_half(rows[WARMUPS:], by="total_s"), "kv_bytes_per_token": kv}
 
     def _timed(self, state: Any, position: int) -> dict[str, float]:
         step = self._step(position, 1)
