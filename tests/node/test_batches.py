@@ -120,6 +120,30 @@ async def test_a_shard_that_cannot_batch_runs_one_by_one_and_owners_take_turns(
     assert order == [expected(name)[:1] for name in ("a", "c", "b")]
 
 
+async def test_a_session_without_an_owner_is_an_owner_of_its_own(whole: Bench) -> None:
+    whole.shard.capabilities = Capabilities(kv_cache=True, multi_token=True)
+    await prefilled(whole)
+    ran = len(whole.shard.steps)
+    async with occupied(whole) as group:
+        for name, owner in (("a", None), ("b", None), ("c", "owner")):
+            group.create_task(whole.ask(replace(next_decode(name), owner=owner)))
+            await asyncio.sleep(0)
+        await waiting(whole.thread, 3)
+
+    order = [step.tokens for step in whole.shard.steps[ran + 1 :]]
+    assert order == [expected(name)[:1] for name in ("a", "b", "c")]
+
+
+async def test_a_node_that_is_one_of_two_stages_takes_half_of_its_sessions(whole: Bench) -> None:
+    await prefilled(whole)
+    async with occupied(whole) as group:
+        for name in PROMPTS:
+            group.create_task(whole.ask(replace(next_decode(name), stages=2)))
+        await waiting(whole.thread, 3)
+
+    assert [len(batch) for batch in whole.shard.batches] == [2]
+
+
 async def test_stateless_steps_run_one_by_one(whole: Bench) -> None:
     async with occupied(whole) as group:
         for _ in range(2):
