@@ -80,6 +80,7 @@ def up(
         int | None, typer.Option("--port", "-p", show_default="8000", help="Port of the API.")
     ] = None,
     weights: options.WeightsFlag = None,
+    fast_prefill: options.FastPrefill = None,
     threads: options.Threads = None,
     json_ready: options.JsonReady = False,
     config: options.Config = None,
@@ -88,7 +89,14 @@ def up(
     """Start node processes and an OpenAI-compatible API on this machine."""
     from meshnet.cli.up import up
 
-    flags = {"model": model, "host": host, "port": port, "weights": weights, "threads": threads}
+    flags = {
+        "model": model,
+        "host": host,
+        "port": port,
+        "weights": weights,
+        "threads": threads,
+        "fast_prefill": fast_prefill,
+    }
     up(options.settings_from(flags, config, settings), nodes=nodes, split=split, as_json=json_ready)
 
 
@@ -107,6 +115,7 @@ def node(
         int, typer.Option("--port", "-p", min=0, max=65535, help="0 chooses a free one.")
     ] = 0,
     weights: options.WeightsFlag = None,
+    fast_prefill: options.FastPrefill = None,
     threads: options.Threads = None,
     json_ready: options.JsonReady = False,
     end_with_stdin: Annotated[bool, typer.Option("--end-with-stdin", hidden=True)] = False,
@@ -116,7 +125,13 @@ def node(
     """Serve layers of a model to heads."""
     from meshnet.cli.node_process import ShardChoice, run_node
 
-    flags = {"model": model, "host": host, "weights": weights, "threads": threads}
+    flags = {
+        "model": model,
+        "host": host,
+        "weights": weights,
+        "threads": threads,
+        "fast_prefill": fast_prefill,
+    }
     chosen = options.settings_from(flags, config, settings)
     shards = [ShardChoice.parse(text) for text in shard or ()]
     if layers is not None:
@@ -159,6 +174,7 @@ def run(
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=1)] = 128,
     temperature: Annotated[float, typer.Option("--temperature", min=0, max=2)] = 0.0,
     weights: options.WeightsFlag = None,
+    fast_prefill: options.FastPrefill = None,
     threads: options.Threads = None,
     as_json: options.Json = False,
     config: options.Config = None,
@@ -167,7 +183,12 @@ def run(
     """Ask once on a private mesh, then show which node did what."""
     from meshnet.cli.oneshot import Ask, ask_once
 
-    flags = {"model": model, "weights": weights, "threads": threads}
+    flags = {
+        "model": model,
+        "weights": weights,
+        "threads": threads,
+        "fast_prefill": fast_prefill,
+    }
     ask_once(
         options.settings_from(flags, config, settings),
         Ask(prompt, max_tokens, temperature),

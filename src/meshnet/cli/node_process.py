@@ -204,6 +204,7 @@ class _Node:
             model=ModelId(source.name),
             weights=format_of(self._settings.weights),
             device=self._settings.device,
+            fast_prefill=self._settings.fast_prefill,
             report=report,
         )
 

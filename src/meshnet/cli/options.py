@@ -39,6 +39,14 @@ WeightsFlag = Annotated[
     WeightsOption | None,
     typer.Option("--weights", show_default="auto", help="How weights are held in memory."),
 ]
+FastPrefill = Annotated[
+    bool | None,
+    typer.Option(
+        "--fast-prefill",
+        show_default="off",
+        help="Faster on long prompts; answers may then depend on chunks, batches and refills.",
+    ),
+]
 Nodes = Annotated[int, typer.Option("--nodes", "-n", min=1, max=64, help="Node processes.")]
 Split = Annotated[
     str | None,

@@ -72,6 +72,10 @@ class Settings(BaseSettings):
         description="Model: a name, a directory, a GGUF file or a hub id",
     )
     weights: Weights = Field(Weights.AUTO, description="How weights are held in memory")
+    fast_prefill: bool = Field(
+        False,
+        description="Attend faster in prefills; answers may then depend on how work is cut",
+    )
     device: str = Field(
         "cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="`cpu`, `cuda` or `cuda:N`"
     )

@@ -32,6 +32,7 @@ ROWS_MIN = (1, 2, 4, 8, 16)
 """Tried in turn."""
 STOPS = (KEY_GRID, 4 * KEY_GRID)
 """Keys at the end of which a trial's rows are."""
+FAST_NOTE = "fast prefill: results depend on chunks, batches and refills in their low bits"
 ROWS_TOGETHER = 64
 ROWS_ALONE = (1, 2, 3, 8)
 
@@ -71,7 +72,8 @@ def choose_attention(
     chosen = GridAttention(rows_min or max(ROWS_MIN), digest=digest_of(trials), fast=fast_prefill)
     runner.use_attention(chosen.register())
     exact = rows_min is not None and not fast_prefill
-    return AttentionChoice(chosen.name, chosen.rows_min, exact, ours=chosen)
+    notes = (FAST_NOTE,) if fast_prefill else ()
+    return AttentionChoice(chosen.name, chosen.rows_min, exact, notes, ours=chosen)
 
 
 def _objection(runner: LayerRunner, positions: int, seen: set[AttentionCall]) -> str | None:

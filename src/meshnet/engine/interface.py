@@ -166,16 +166,17 @@ def _sdpa(query_THD: Tensor, rows: Rows, shape: Shape) -> Tensor:
         hidden_TS = keys_S > rows_T1
         if shape.window is not None:
             hidden_TS |= keys_S <= rows_T1 - shape.window
-    output_HTD = functional.scaled_dot_product_attention(
-        query_HTD,
-        keys_HSD,
-        values_HSD,
+    # With a batch axis: without one torch falls back to its slow path.
+    output_BHTD = functional.scaled_dot_product_attention(
+        query_HTD[None],
+        keys_HSD[None],
+        values_HSD[None],
         attn_mask=None if hidden_TS is None else ~hidden_TS,
         is_causal=hidden_TS is None,
         scale=shape.scaling,
         enable_gqa=query_HTD.shape[0] != keys_HSD.shape[0],
     )
-    return output_HTD.transpose(0, 1)
+    return output_BHTD[0].transpose(0, 1)
 
 
 def refusal(config: Any, layers: LayerRange) -> str | None:

@@ -103,7 +103,8 @@ def _tested(
     findings = self_test(runner, positions_max)
     for note in (*attention.notes, *findings.notes):
         report(note)
-    return runner, replace(findings, exact=findings.exact and attention.exact)
+    exact = findings.exact and attention.exact and form.steady
+    return runner, replace(findings, exact=exact)
 
 
 def _description(
