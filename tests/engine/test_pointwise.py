@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers.activations import ACT2FN
 
-from meshnet.engine.pointwise import steady_activation
+from meshnet.engine.pointwise import steadily, steady_activation
 
 NAMES = ("silu", "swish", "sigmoid", "quick_gelu", "gelu", "gelu_pytorch_tanh", "gelu_new")
 
@@ -59,3 +59,19 @@ def test_the_function_is_the_same(name: str):
 def test_what_is_not_known_stays():
     assert steady_activation(nn.ReLU()) is None
     assert steady_activation(nn.Linear(2, 2)) is None
+
+
+def test_code_that_is_not_ours_is_made_steady():
+    def code(values: torch.Tensor) -> torch.Tensor:
+        gelu = torch.nn.functional.gelu
+        waves = torch.nn.functional.silu(values) * values.sigmoid() + torch.sigmoid(values)
+        return waves + gelu(values) + gelu(values, approximate="tanh")
+
+    values = _values()
+    steady = steadily(code)
+
+    pieces = torch.cat([steady(piece) for piece in values.split(1)])
+
+    assert torch.equal(pieces, steady(values))
+    assert torch.allclose(steady(values), code(values), rtol=1e-5, atol=1e-6)
+    assert not torch.equal(torch.cat([code(piece) for piece in values.split(1)]), code(values))

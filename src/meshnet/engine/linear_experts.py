@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 from transformers.integrations.moe import _default_apply_gate
 
 from meshnet.engine.linear_choice import LinearChoice
 from meshnet.engine.linear_products import tiled
-from meshnet.engine.pointwise import SteadyGELU, SteadySigmoid, SteadySiLU
+from meshnet.engine.pointwise import steadily
 
 
 class Int8Experts(nn.Module):
@@ -38,7 +36,7 @@ class Int8Experts(nn.Module):
         self._between: Callable[[Tensor], Tensor] = (
             experts.act_fn
             if not experts.has_gate
-            else _steadily(experts._apply_gate)
+            else steadily(experts._apply_gate)
             if own_gate
             else experts._apply_gate
         )
@@ -115,26 +113,3 @@ def _one_by_one(experts: Any, name: str, choice: LinearChoice) -> nn.ModuleList:
     if experts.has_bias:
         delattr(experts, f"{name}_bias")
     return nn.ModuleList(layers)
-
-
-class _SteadyFunctions(TorchFunctionMode):
-    """Replaces the functions whose bits depend on a tensor's extent, in code that is not ours."""
-
-    _steady: ClassVar[dict[Any, nn.Module]] = {
-        torch.sigmoid: SteadySigmoid(),
-        Tensor.sigmoid: SteadySigmoid(),
-        functional.silu: SteadySiLU(),
-        functional.gelu: SteadyGELU(),
-    }
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        steady = None if kwargs else self._steady.get(func)
-        return (steady or func)(*args, **(kwargs or {}))
-
-
-def _steadily(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    def called(values: Tensor) -> Tensor:
-        with _SteadyFunctions():
-            return function(values)
-
-    return called

@@ -11,9 +11,13 @@ Source: torch, `aten/src/ATen/native/cpu/Loops.h`, `vectorized_loop` ends in `ba
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from transformers.activations import ACT2FN
 
 
@@ -69,3 +73,43 @@ def steady_activation(module: nn.Module) -> nn.Module | None:
         if type(module) is type(ACT2FN[name]):
             return steady()
     return None
+
+
+_DEFAULTS = (False, "none")
+"""Of `inplace` and `approximate`."""
+
+
+class _SteadyFunctions(TorchFunctionMode):
+    """Replaces torch's functions by the steady ones, in code that is not ours."""
+
+    _steady: ClassVar[dict[Any, nn.Module]] = {
+        torch.sigmoid: SteadySigmoid(),
+        Tensor.sigmoid: SteadySigmoid(),
+        functional.sigmoid: SteadySigmoid(),
+        functional.silu: SteadySiLU(),
+        functional.gelu: SteadyGELU(),
+    }
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        asked = {key: value for key, value in (kwargs or {}).items() if value not in _DEFAULTS}
+        steady = self._steady.get(func)
+        if asked == {"approximate": "tanh"}:
+            steady, asked = SteadyTanhGELU(), {}
+        return func(*args, **(kwargs or {})) if steady is None or asked else steady(*args)
+
+
+_Given = ParamSpec("_Given")
+_Returned = TypeVar("_Returned")
+
+
+def steadily(function: Callable[_Given, _Returned]) -> Callable[_Given, _Returned]:
+    """Return `function` with torch's activation functions in it replaced by the steady ones.
+
+    Every operator called inside costs a microsecond more.
+    """
+
+    def called(*args: _Given.args, **kwargs: _Given.kwargs) -> _Returned:
+        with _SteadyFunctions():
+            return function(*args, **kwargs)
+
+    return called

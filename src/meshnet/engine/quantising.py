@@ -5,7 +5,7 @@
     router                   as it is, on a fixed number of rows
     small, or its weights    TiledLinear: floating point on a fixed number of rows
       read by other code
-    activation function      the steady form (pointwise.py)
+    activation function      the steady form (pointwise.py), also within other code
     anything else            as it is
 
 Invariants
@@ -31,11 +31,12 @@ from meshnet.engine.linear_experts import (
     is_experts,
     tile_router,
 )
-from meshnet.engine.pointwise import steady_activation
+from meshnet.engine.pointwise import steadily, steady_activation
 
 EXTENT_MIN = 16
 """A layer with fewer inputs or outputs stays in floating point: int8 gains nothing there."""
 ROUTER_NAMES = ("gate", "router")
+_CALLS_ACTIVATIONS = re.compile(r"\b(F|functional|torch)\.(sigmoid|silu|gelu)\(|\.sigmoid\(\)")
 
 
 class Quantiser:
@@ -46,7 +47,7 @@ class Quantiser:
         """Kinds and names of what holds a matrix and stayed in floating point."""
         self._choice = choice
         self._done: dict[int, tuple[nn.Module, nn.Module]] = {}
-        self._read: dict[tuple[type, str], bool] = {}
+        self._sources: dict[type, str] = {}
 
     def convert(self, root: nn.Module) -> None:
         """Replace what can be replaced anywhere below `root`."""
@@ -83,6 +84,8 @@ class Quantiser:
             return steady
         self._note_matrices(name, child)
         self.convert(child)
+        if _CALLS_ACTIVATIONS.search(self._source(type(child))):
+            child.forward = steadily(child.forward)
         return child
 
     def _linear(self, owner: nn.Module, name: str, child: nn.Linear | Conv1D) -> nn.Module:
@@ -100,15 +103,14 @@ class Quantiser:
 
     def _reads_weight(self, owner: nn.Module, name: str) -> bool:
         """Whether the code of `owner` computes with `self.<name>.weight` itself."""
-        key = (type(owner), name)
-        if key not in self._read:
-            # Mamba hands `outproj_weight` to a fused kernel, in training only.
-            used = re.compile(
-                rf"(?<!outproj_weight=)self\.{re.escape(name)}\.weight\b"
-                r"(?!\.(dtype|device|shape)\b)"
-            )
-            self._read[key] = any(used.search(source) for source in _sources(type(owner)))
-        return self._read[key]
+        # Mamba hands `outproj_weight` to a fused kernel, in training only.
+        used = rf"(?<!outproj_weight=)self\.{re.escape(name)}\.weight\b(?!\.(dtype|device|shape)\b)"
+        return re.search(used, self._source(type(owner))) is not None
+
+    def _source(self, kind: type) -> str:
+        if kind not in self._sources:
+            self._sources[kind] = _source_of(kind)
+        return self._sources[kind]
 
     def _note_matrices(self, name: str, child: nn.Module) -> None:
         for own, weight in child.named_parameters(recurse=False):
@@ -138,7 +140,7 @@ def _is_router(name: str, child: nn.Module) -> bool:
     return named and any(True for _ in child.parameters())
 
 
-def _sources(kind: type) -> list[str]:
+def _source_of(kind: type) -> str:
     """The code of a module class and of its bases, without what only runs on other devices."""
     functions = [
         value
@@ -147,7 +149,7 @@ def _sources(kind: type) -> list[str]:
         for name, value in vars(base).items()
         if inspect.isfunction(value) and not name.startswith("cuda_")
     ]
-    return [inspect.getsource(inspect.unwrap(function)) for function in functions]
+    return "\n".join(inspect.getsource(inspect.unwrap(function)) for function in functions)
 
 
 def _emptied(module: nn.Module) -> nn.Module:
