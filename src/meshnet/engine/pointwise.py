@@ -91,11 +91,13 @@ class _SteadyFunctions(TorchFunctionMode):
     }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        asked = {key: value for key, value in (kwargs or {}).items() if value not in _DEFAULTS}
         steady = self._steady.get(func)
+        if steady is None:
+            return func(*args, **(kwargs or {}))
+        asked = {key: value for key, value in (kwargs or {}).items() if value not in _DEFAULTS}
         if asked == {"approximate": "tanh"}:
-            steady, asked = SteadyTanhGELU(), {}
-        return func(*args, **(kwargs or {})) if steady is None or asked else steady(*args)
+            return SteadyTanhGELU()(*args)
+        return func(*args, **asked) if asked else steady(*args)
 
 
 _Given = ParamSpec("_Given")
