@@ -117,6 +117,17 @@ def test_a_shard_finds_out_that_it_is_exact(whole: Callable[[str], Whole], name:
     assert capabilities.batch == (name != "deepseek_v3")
 
 
+@pytest.mark.parametrize("name", ["lfm2", "bamba", "qwen3_next"])
+def test_a_state_summed_up_over_chunks_is_never_called_exact(tmp_path: Path, name: str):
+    """A few positions may well come out equal; a long prefill in chunks would not."""
+    path = save_family(tmp_path, name)
+
+    shard = load_shard(path, LayerRange(0, LAYERS), weights=WeightFormat.INT8)
+
+    assert not shard.description.capabilities.exact
+    assert not shard.description.capabilities.truncate
+
+
 @pytest.mark.parametrize("name", NAMES)
 @settings(
     max_examples=12,

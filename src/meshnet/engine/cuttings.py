@@ -58,10 +58,13 @@ class Cuttings:
 
     @property
     def alone_equal(self) -> bool:
-        """Whether nothing depends on the cut, company apart."""
-        return (
-            self.stored and self.chunked.equal and (self.continued is None or self.continued.equal)
-        )
+        """Whether nothing depends on the cut, company apart.
+
+        A state that cannot be shortened is never taken for that: it may be summed up over chunks
+        longer than this trial.
+        """
+        pairs = (self.chunked, self.continued)
+        return self.stored and all(pair is not None and pair.equal for pair in pairs)
 
     @property
     def shared_equal(self) -> bool:
