@@ -130,12 +130,14 @@ class Cluster:
         await asyncio.sleep(0.001)
         return await self._up(node).reserve(request)
 
-    async def release(self, node: NodeId, session: SessionId, timeout_s: float) -> None:
+    async def release(
+        self, node: NodeId, session: SessionId, timeout_s: float, *, linger: bool = False
+    ) -> None:
         self.releases.append((node, session))
         await asyncio.sleep(self.hint_s)
         if self.hints_are_lost:
             raise HopLost("the hint was lost")
-        self._up(node).release(session)
+        self._up(node).release(session, linger=linger)
 
     async def describe(self, node: NodeId, timeout_s: float) -> NodeDescription:
         await asyncio.sleep(0.001)

@@ -77,7 +77,9 @@ class EchoService:
             return Refusal(Code.NO_ROOM, "room for 1000", retry_after_s=0.5)
         return Reserved(request.session, request.tokens)
 
-    def release(self, session: SessionId, model: ModelId | None = None) -> None:
+    def release(
+        self, session: SessionId, model: ModelId | None = None, *, linger: bool = False
+    ) -> None:
         self.lengths.pop(session, None)
 
     def pin(self, session: SessionId) -> None:

@@ -28,8 +28,10 @@ class HopClient(Protocol):
     ) -> Reserved | Refusal:
         """Ask for room; a node that knows no reservations grants it. Raises HopLost."""
 
-    async def release(self, node: NodeId, session: SessionId, timeout_s: float) -> None:
-        """Hint that a session is over. Raises HopLost."""
+    async def release(
+        self, node: NodeId, session: SessionId, timeout_s: float, *, linger: bool = False
+    ) -> None:
+        """Hint that a session is over; with `linger` it may still be adopted. Raises HopLost."""
 
     async def describe(self, node: NodeId, timeout_s: float) -> NodeDescription:
         """Raises HopLost, also for a node that has no description yet."""

@@ -48,12 +48,11 @@ from meshnet.core.vocabulary import (
 )
 from meshnet.node.checking import check_fingerprint, layers_of, step_of
 from meshnet.node.compute import Compute
+from meshnet.node.refusing import RETRY_AFTER_S, Refused, not_ready, spent
 from meshnet.node.shard import S, Shard
 from meshnet.node.shards import LoadedShard, LoadedShards, NodeLimits, ShardWork
 from meshnet.node.steps import UNSPENT, Done, Failed, Kept, Spent, StepJob, Unwanted
 from meshnet.telemetry.events import Event, Fault, ForwardServed
-
-RETRY_AFTER_S = 0.5
 
 
 @dataclass(slots=True)
@@ -119,7 +118,7 @@ class NodeService(Generic[S]):
             reply = await self._serve(visit)
             outcome = reply.code.wire_name if isinstance(reply, Refusal) else "ok"
             return reply
-        except _Refused as refused:
+        except Refused as refused:
             outcome = refused.refusal.code.wire_name
             return refused.refusal
         except MeshnetError as error:
@@ -127,22 +126,27 @@ class NodeService(Generic[S]):
             outcome = refusal.code.wire_name
             return refusal
         finally:
-            spent = UNSPENT if visit is None else visit.spent
-            self._tell(request, outcome, self._clock() - arrived, spent)
+            used = UNSPENT if visit is None else visit.spent
+            self._tell(request, outcome, self._clock() - arrived, used)
 
     async def reserve(self, request: ReserveRequest) -> Reserved | Refusal:
         """Take a place with room for `request.tokens` positions, or say when to ask again."""
         if not self.ready:
-            return _not_ready()
+            return not_ready()
         try:
             running = self._reserve(request)
         except MeshnetError as error:
             return refusal_of(error)
         return Reserved(request.session, request.tokens, running)
 
-    def release(self, session: SessionId, model: ModelId | None = None) -> None:
-        """Forget a session; without a model, on every shard. Unknown sessions are no error."""
-        self._shards.release(session, model, self._clock())
+    def release(
+        self, session: SessionId, model: ModelId | None = None, *, linger: bool = False
+    ) -> None:
+        """Forget a session; without a model, on every shard. Unknown sessions are no error.
+
+        With `linger` it stays until somebody needs its room, since another may adopt it.
+        """
+        self._shards.release(session, model, self._clock(), linger=linger)
         self._shards.tell(self._record, self._clock())
 
     def pin(self, session: SessionId) -> None:
@@ -199,18 +203,19 @@ class NodeService(Generic[S]):
                 bytes_needed=held.kv_bytes.of(min(request.tokens, held.context_length)),
                 attempt=request.attempt,
                 now=self._clock(),
+                adopt=request.adopt,
             )
         return loaded.store.running(request.session)
 
     def _admit(self, request: ForwardRequest, arrived: float) -> _Visit[S]:
-        """Resolve and check everything that needs no lease. Raises _Refused, MeshnetError."""
+        """Resolve and check everything that needs no lease. Raises Refused, MeshnetError."""
         if not self.ready:
-            raise _Refused(_not_ready())
+            raise Refused(not_ready())
         deadline = None
         if request.deadline_ms is not None:
             deadline = arrived + request.deadline_ms / 1000
             if deadline <= arrived:
-                raise _Refused(_spent())
+                raise Refused(spent())
         loaded = self._shards.of(request.model)
         held = loaded.description
         check_fingerprint(request.fingerprint, held)
@@ -275,9 +280,10 @@ class NodeService(Generic[S]):
             bytes_needed=bytes_needed,
             now=self._clock(),
             truncate=request.truncate and held.capabilities.truncate,
+            adopt=request.adopt,
         )
         assert lease.state is not None, "a decode is leased on committed positions only"
-        if request.sampling is None:
+        if request.sampling is None and request.adopt is None:
             visit.step = replace(step, sampling=lease.state.sampling)
         return lease
 
@@ -292,7 +298,7 @@ class NodeService(Generic[S]):
             case Unwanted.SPENT:
                 if lease is not None:
                     store.withdraw(lease)
-                return _spent()
+                return spent()
             case Unwanted.SUPERSEDED:
                 return self._superseded(visit)
             case Failed():
@@ -354,22 +360,6 @@ class NodeService(Generic[S]):
             )
         )
         self._shards.tell(self._record, self._clock())
-
-
-class _Refused(Exception):
-    """A refusal that no MeshnetError stands for."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
-
-
-def _not_ready() -> Refusal:
-    return Refusal(Code.NOT_READY, "this node is not ready yet", RETRY_AFTER_S)
-
-
-def _spent() -> Refusal:
-    return Refusal(Code.DEADLINE, "the deadline passed before the step could run")
 
 
 def _waiting(visit: _Visit[S], *, cached: bool) -> WaitingStep:

@@ -95,10 +95,12 @@ class LoadedShards(Generic[S]):
             raise WrongShard(f"model {model!r}: this node holds {sorted(self._by_model)}")
         return self._by_model[model]
 
-    def release(self, session: SessionId, model: ModelId | None, now: float) -> None:
+    def release(
+        self, session: SessionId, model: ModelId | None, now: float, *, linger: bool
+    ) -> None:
         for name, loaded in self._by_model.items():
             if model in (None, name):
-                loaded.store.release(session, now)
+                loaded.store.release(session, now, linger=linger)
 
     def pin(self, session: SessionId) -> None:
         self._budget.streams.pin(session)

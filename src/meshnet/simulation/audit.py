@@ -80,8 +80,8 @@ class AuditedStore(Store):
         self._end(lease)
         return withdrawn
 
-    def release(self, session: SessionId, now: float) -> bool:
-        released = super().release(session, now)
+    def release(self, session: SessionId, now: float, *, linger: bool = False) -> bool:
+        released = super().release(session, now, linger=linger)
         self._forget_absent()
         return released
 

@@ -58,7 +58,7 @@ class OldNode:
     async def reserve(self, request: ReserveRequest) -> Reserved | Refusal:
         return Reserved(request.session, request.tokens)
 
-    def release(self, session: SessionId) -> None:
+    def release(self, session: SessionId, *, linger: bool = False) -> None:
         return None
 
     def describe(self) -> NodeDescription:

@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from meshnet.core.protocol.frames import decode_step, encode_release, encode_step, number_of
+from meshnet.core.protocol.frames import Ending, decode_step, encode_release, encode_step, number_of
 from meshnet.core.protocol.frames_replies import decode_answer, encode_answer
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import ForwardRequest, Reply
@@ -76,9 +76,9 @@ class SimStream:
             elif answer.done() and not answer.cancelled():
                 answer.exception()
 
-    def release(self) -> None:
+    def release(self, ending: Ending) -> None:
         """End the session and the stream; the node may never hear of it."""
-        self._send(encode_release(), cut_off=False)
+        self._send(encode_release(ending), cut_off=False)
         self._end("released")
 
     def lose(self, why: str) -> None:
@@ -187,8 +187,8 @@ class _NodeEnd:
             step = decode_step(frame, self._opening, self._limits)
         except BadField as error:
             return encode_answer(number_of(frame), refusal_of(error))
-        if step is None:
-            service.release(self._opening.session)
+        if isinstance(step, Ending):
+            service.release(self._opening.session, linger=step is Ending.LINGERS)
             return None
         return encode_answer(number_of(frame), await service.forward(step))
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar, cast
 
 from meshnet.core.protocol.codec import decode_reply, encode_reply, encode_request, parse_head
-from meshnet.core.protocol.frames import fits
+from meshnet.core.protocol.frames import Ending, fits
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import (
     Code,
@@ -51,7 +51,7 @@ class Service(Protocol):
 
     async def reserve(self, request: ReserveRequest) -> Reserved | Refusal: ...
 
-    def release(self, session: SessionId) -> None: ...
+    def release(self, session: SessionId, *, linger: bool = False) -> None: ...
 
     def describe(self) -> NodeDescription: ...
 
@@ -152,15 +152,17 @@ class SimHopClient:
 
         return await self._ask(node, serve, timeout_s)
 
-    async def release(self, node: NodeId, session: SessionId, timeout_s: float) -> None:
+    async def release(
+        self, node: NodeId, session: SessionId, timeout_s: float, *, linger: bool = False
+    ) -> None:
         """Hint that a session is over. Raises HopLost."""
         stream = self._streams.get((node, session))
         if stream is not None:
-            stream.release()
+            stream.release(Ending.LINGERS if linger else Ending.RELEASED)
             return
 
         async def serve(service: Service) -> None:
-            service.release(session)
+            service.release(session, linger=linger)
 
         await self._ask(node, serve, timeout_s)
 

@@ -17,6 +17,8 @@ import aiohttp
 from yarl import URL
 
 from meshnet.core.protocol import codec
+from meshnet.core.protocol.frames import Ending
+from meshnet.core.protocol.headers import LINGER
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import (
     Code,
@@ -127,15 +129,19 @@ class HttpHopClient:
         except HopLost as error:
             raise HopLost(f"{node}: {error}") from None
 
-    async def release(self, node: NodeId, session: SessionId, timeout_s: float) -> None:
+    async def release(
+        self, node: NodeId, session: SessionId, timeout_s: float, *, linger: bool = False
+    ) -> None:
         """Hint that the session is over; any answer will do. Raises HopLost."""
         try:
             async with asyncio.timeout(timeout_s):
-                if await self._streams.release(node, session):
+                ending = Ending.LINGERS if linger else Ending.RELEASED
+                if await self._streams.release(node, session, ending):
                     return
         except (TimeoutError, HopLost):
             pass  # the stream is over now: say it by a request
-        await self._call("DELETE", node, f"/sessions/{session}", {}, [], timeout_s)
+        fields = {LINGER: "1"} if linger else {}
+        await self._call("DELETE", node, f"/sessions/{session}", fields, [], timeout_s)
 
     async def describe(self, node: NodeId, timeout_s: float) -> NodeDescription:
         """Raises HopLost, also if the node will not tell."""

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from meshnet.core.protocol import codec
 from meshnet.core.protocol.fields import print_object
-from meshnet.core.protocol.headers import session_id
+from meshnet.core.protocol.headers import collect, read_linger, session_id
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import Code, Refusal, Reserved
 from meshnet.core.protocol.refusals import JSON, refusal_of
@@ -124,17 +124,15 @@ class _NodeApp:
 
     async def _forward(self, scope: Message, receive: Receive) -> Answer:
         length = _content_length(scope)
-        headers = [
-            (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
-        ]
-        head = codec.parse_head(headers, length, self._limits)
+        head = codec.parse_head(_headers(scope), length, self._limits)
         body = await _read_body(receive, length, self._limits.body_bytes)
         return codec.encode_reply(await self._service.forward(head.finish(body)))
 
     async def _session(self, method: str, name: str, scope: Message, receive: Receive) -> Answer:
         session = session_id(name)
         if method == "DELETE":
-            self._service.release(session)
+            fields = collect(_headers(scope), self._limits)
+            self._service.release(session, linger=read_linger(fields))
             return 204, {}, []
         if method == "GET":
             description = self._service.session(session)
@@ -169,6 +167,10 @@ def _method_not_allowed(method: str, methods: Sequence[str]) -> Answer:
         "message": f"expected {', '.join(methods)}, got {method}",
     }
     return 405, {"Content-Type": JSON, "Allow": ", ".join(methods)}, [print_object(values)]
+
+
+def _headers(scope: Message) -> list[tuple[str, str]]:
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
 
 
 def _content_length(scope: Message) -> int | None:

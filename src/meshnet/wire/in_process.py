@@ -40,8 +40,10 @@ class InProcessHopClient:
         except TimeoutError:
             raise HopLost(f"{node}: no answer within {timeout_s:g} s") from None
 
-    async def release(self, node: NodeId, session: SessionId, timeout_s: float) -> None:
-        self._service(node).release(session)
+    async def release(
+        self, node: NodeId, session: SessionId, timeout_s: float, *, linger: bool = False
+    ) -> None:
+        self._service(node).release(session, linger=linger)
 
     async def describe(self, node: NodeId, timeout_s: float) -> NodeDescription:
         return self._service(node).describe()

@@ -24,7 +24,10 @@ class Service(Protocol):
 
     async def reserve(self, request: ReserveRequest) -> Reserved | Refusal: ...
 
-    def release(self, session: SessionId, model: ModelId | None = None) -> None: ...
+    def release(
+        self, session: SessionId, model: ModelId | None = None, *, linger: bool = False
+    ) -> None:
+        """The session is over; with `linger` another may still adopt it."""
 
     def pin(self, session: SessionId) -> None:
         """A stream of the session was opened; `unpin` when it has ended."""

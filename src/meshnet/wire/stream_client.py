@@ -29,6 +29,7 @@ from websockets.uri import parse_uri
 
 from meshnet.core.protocol.frames import (
     SUBPROTOCOL,
+    Ending,
     encode_release,
     encode_step,
     frame_bytes_max,
@@ -108,9 +109,9 @@ class SessionStream(asyncio.Protocol):
             elif not answer.cancelled():
                 answer.exception()  # it may have come while its caller was being cancelled
 
-    async def release(self) -> None:
+    async def release(self, ending: Ending = Ending.RELEASED) -> None:
         """Say that the session is over and wait until the node has read it. Raises HopLost."""
-        self._send(encode_release())
+        self._send(encode_release(ending))
         try:
             await asyncio.shield(self._over)
         finally:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from websockets.exceptions import InvalidURI
 from yarl import URL
 
-from meshnet.core.protocol.frames import fits
+from meshnet.core.protocol.frames import Ending, fits
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import ForwardRequest
 from meshnet.core.protocol.opening import Opening
@@ -90,12 +90,12 @@ class StreamPool:
             del self._opening[key]
             done.set_result(None)
 
-    async def release(self, node: NodeId, session: SessionId) -> bool:
+    async def release(self, node: NodeId, session: SessionId, ending: Ending) -> bool:
         """End the session by its stream; False if there is none. Raises HopLost."""
         stream = self._streams.get((node, session))
         if stream is None:
             return False
-        await stream.release()
+        await stream.release(ending)
         return True
 
     def drop(self, session: SessionId) -> None:

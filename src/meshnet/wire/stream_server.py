@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from meshnet.core.protocol.frames import SUBPROTOCOL, decode_step, number_of
+from meshnet.core.protocol.frames import SUBPROTOCOL, Ending, decode_step, number_of
 from meshnet.core.protocol.frames_replies import encode_answer
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import Code, Refusal
@@ -115,8 +115,8 @@ class StreamServer:
             return UNREADABLE
         try:
             step = decode_step(frame, opening, self._limits)
-            if step is None:
-                self._service.release(opening.session)
+            if isinstance(step, Ending):
+                self._service.release(opening.session, linger=step is Ending.LINGERS)
                 return DONE
             return encode_answer(number, await self._service.forward(step))
         except MeshnetError as error:

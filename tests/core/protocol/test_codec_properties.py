@@ -92,17 +92,21 @@ def requests(draw: st.DrawFn) -> ForwardRequest:
     decode, wanted = mode is Mode.DECODE, draw(st.booleans())
     guessed = decode and wanted and len(tokens) > 1 and draw(st.booleans())
     prefix = draw(st.none() | st.from_regex(r"[0-9a-f]{16}", fullmatch=True))
+    session = draw(SESSIONS if mode is not Mode.STATELESS else st.none() | SESSIONS)
+    past_length = draw(st.integers(0, 10_000)) if decode else 0
+    adopts = prefix is not None and past_length > 0
     words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=9)
     return ForwardRequest(
         mode=mode,
-        session=draw(SESSIONS if mode is not Mode.STATELESS else st.none() | SESSIONS),
-        past_length=draw(st.integers(0, 10_000)) if mode is Mode.DECODE else 0,
+        session=session,
+        past_length=past_length,
         layers=draw(st.none() | st.tuples(st.integers(0, 99), SMALL).map(_range)),
         model=draw(st.none() | words),
         fingerprint=draw(st.none() | words),
         attempt=draw(st.none() | st.integers(0, 10**9)),
         prefix=prefix,
         truncate=decode and prefix is not None and draw(st.booleans()),
+        adopt=draw(st.none() | SESSIONS.filter(lambda old: old != session)) if adopts else None,
         deadline_ms=draw(st.none() | st.integers(0, 10**9)),
         wire=draw(st.integers(0, 9)),
         trace=draw(st.none() | st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True)),

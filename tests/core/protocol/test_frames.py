@@ -19,6 +19,7 @@ from tests.core.protocol.test_codec_properties import (
 
 from meshnet.core.protocol.frames import (
     ALIGNMENT,
+    Ending,
     Opening,
     decode_step,
     encode_release,
@@ -164,7 +165,7 @@ def test_a_decodes_answer_is_a_few_fixed_bytes():
 def test_a_release_says_no_more():
     frame = encode_release()
 
-    assert decode_step(frame, OPENING, LIMITS) is None
+    assert decode_step(frame, OPENING, LIMITS) is Ending.RELEASED
     with pytest.raises(BadField):
         decode_step(frame + b"\0", OPENING, LIMITS)
 
@@ -376,7 +377,7 @@ def test_ten_thousand_hostile_steps_are_read_or_refused_and_nothing_else():
         except BadField:
             continue
         read += 1
-        assert step is None or decode_step(encode_step(7, step), OPENING, small) == step
+        assert isinstance(step, Ending) or decode_step(encode_step(7, step), OPENING, small) == step
 
     assert 0 < read < HOSTILE
 
@@ -395,3 +396,33 @@ def test_ten_thousand_hostile_answers_are_read_or_lost_and_nothing_else():
         assert decode_answer(encode_answer(7, reply), DECODE, LIMITS) == reply
 
     assert 0 < read < HOSTILE
+
+
+def test_a_frame_may_adopt_as_a_request_may():
+    frame = encode_step(1, replace(DECODE, adopt=SessionId("old")))
+
+    assert decode_step(frame, OPENING, LIMITS).adopt == "old"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        replace(DECODE, adopt=SessionId("old"), prefix=None),
+        replace(DECODE, adopt=SessionId("old"), past_length=0),
+        replace(DECODE, adopt=SessionId("s")),
+        replace(PREFILL, adopt=SessionId("old")),
+    ],
+)
+def test_a_frame_that_proves_nothing_adopts_nothing(wrong):
+    with pytest.raises(BadField) as caught:
+        decode_step(encode_step(1, wrong), OPENING, LIMITS)
+
+    assert caught.value.field == "X-Meshnet-Adopt"
+
+
+def test_the_last_frame_of_a_stream_may_leave_the_session():
+    frame = encode_release(Ending.LINGERS)
+
+    assert decode_step(frame, OPENING, LIMITS) is Ending.LINGERS
+    with pytest.raises(BadField):
+        decode_step(frame[:1] + b"\2" + frame[2:], OPENING, LIMITS)

@@ -214,3 +214,37 @@ def test_an_empty_body_is_refused_whatever_the_headers_say():
         parse_head([], 0, LIMITS)
     with pytest.raises(BadField, match="body"):
         parse_head([], None, LIMITS).finish(b"")
+
+
+ADOPTING = {
+    "X-Meshnet-Session": "new",
+    "X-Meshnet-Cache": "decode",
+    "X-Meshnet-Past-Len": "3",
+    "X-Meshnet-Prefix": "00112233445566ff",
+    "X-Meshnet-Adopt": "old",
+}
+
+
+def test_a_decode_may_adopt_the_session_whose_digest_it_tells():
+    assert parse_head(ADOPTING.items(), 4, Limits()).adopt == "old"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"X-Meshnet-Prefix": None},
+        {"X-Meshnet-Past-Len": "0"},
+        {"X-Meshnet-Cache": "prefill", "X-Meshnet-Past-Len": None},
+        {"X-Meshnet-Cache": None, "X-Meshnet-Past-Len": None},
+        {"X-Meshnet-Adopt": "new"},
+        {"X-Meshnet-Adopt": ".."},
+        {"X-Meshnet-Adopt": ""},
+    ],
+)
+def test_nothing_else_may_adopt(wrong):
+    fields = {name: value for name, value in (ADOPTING | wrong).items() if value is not None}
+
+    with pytest.raises(BadField) as caught:
+        parse_head(fields.items(), 4, Limits())
+
+    assert caught.value.field == "X-Meshnet-Adopt"

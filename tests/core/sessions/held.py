@@ -59,6 +59,7 @@ class Held(SessionCacheStore[str]):
         attempt: int | None = 1,
         layers: LayerRange = LAYERS,
         truncate: bool = False,
+        adopt: str | None = None,
     ) -> Lease[str]:
         return self.decode(
             SessionId(session),
@@ -70,6 +71,7 @@ class Held(SessionCacheStore[str]):
             bytes_needed=past_length + tokens,
             now=now,
             truncate=truncate,
+            adopt=None if adopt is None else SessionId(adopt),
         )
 
     def end(self, lease: Lease[str], now: float, *, ids: tuple[int, ...] = ()) -> bool:
@@ -79,8 +81,23 @@ class Held(SessionCacheStore[str]):
     def cache(self, session: str, now: float, *, tokens: int = 3, wire: int = 1) -> None:
         assert self.end(self.start(session, now, tokens=tokens, wire=wire), now)
 
-    def take(self, session: str, now: float, *, size: int = 1, attempt: int | None = 1) -> None:
-        self.reserve(SessionId(session), layers=LAYERS, bytes_needed=size, attempt=attempt, now=now)
+    def take(
+        self,
+        session: str,
+        now: float,
+        *,
+        size: int = 1,
+        attempt: int | None = 1,
+        adopt: str | None = None,
+    ) -> None:
+        self.reserve(
+            SessionId(session),
+            layers=LAYERS,
+            bytes_needed=size,
+            attempt=attempt,
+            now=now,
+            adopt=None if adopt is None else SessionId(adopt),
+        )
 
     def lengths(self, now: float) -> dict[str, int]:
         self.check_integrity()

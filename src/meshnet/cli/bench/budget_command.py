@@ -87,8 +87,10 @@ class CallClock:
     ) -> Reserved | Refusal:
         return await self._inner.reserve(node, request, timeout_s)
 
-    async def release(self, node: NodeId, session: SessionId, timeout_s: float) -> None:
-        await self._inner.release(node, session, timeout_s)
+    async def release(
+        self, node: NodeId, session: SessionId, timeout_s: float, *, linger: bool = False
+    ) -> None:
+        await self._inner.release(node, session, timeout_s, linger=linger)
 
     async def describe(self, node: NodeId, timeout_s: float) -> NodeDescription:
         return await self._inner.describe(node, timeout_s)

@@ -16,7 +16,7 @@ Invariants
 from __future__ import annotations
 
 import struct
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from meshnet.core.protocol import headers as h
@@ -24,6 +24,7 @@ from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import ForwardRequest, Mode
 from meshnet.core.protocol.meta import DIMENSION_MAX, Meta, print_meta, read_meta
 from meshnet.core.protocol.opening import Opening
+from meshnet.core.protocol.requests import check_adoption
 from meshnet.core.vocabulary import (
     DRAFTS_MAX,
     HIDDEN,
@@ -68,6 +69,14 @@ class Kind(IntEnum):
     REFUSAL = 5
 
 
+class Ending(Enum):
+    """How a stream's last frame leaves its session. The value is the frame's second byte."""
+
+    RELEASED = 0
+    LINGERS = 1
+    """It may be adopted, until somebody needs its place."""
+
+
 def frame_bytes_max(limits: Limits) -> int:
     """Return the length of the longest frame: a body, its ids, and the header."""
     return limits.body_bytes + 4 * limits.positions + OVERHEAD_BYTES
@@ -86,9 +95,9 @@ def number_of(frame: Buffer) -> int:
     return number
 
 
-def encode_release() -> bytes:
+def encode_release(ending: Ending = Ending.RELEASED) -> bytes:
     """Say that the session is over: a hint, and the last frame of its stream."""
-    return struct.pack("<BBHI", Kind.RELEASE, 0, 0, 0)
+    return struct.pack("<BBHI", Kind.RELEASE, ending.value, 0, 0)
 
 
 def fits(request: ForwardRequest) -> bool:
@@ -108,7 +117,7 @@ def encode_step(number: int, request: ForwardRequest) -> bytes:
     if request.truncate:
         flags |= _TRUNCATE
     dtype, dims, sizes, described = describe(request.activation)
-    meta = print_meta(Meta(sampling=request.sampling, tensors=described))
+    meta = print_meta(Meta(sampling=request.sampling, tensors=described, adopt=request.adopt))
     layers = request.layers
     header = _HEADER.pack(
         Kind.STEP,
@@ -159,18 +168,23 @@ def describe(
     return _DTYPES[spec.dtype], dims, (*spec.shape, *_NO_SIZES[dims:]), ()
 
 
-def decode_step(frame: Buffer, opening: Opening, limits: Limits) -> ForwardRequest | None:
-    """Read a step; None is a release. The activation is a view of `frame`. Raises BadField."""
+def decode_step(frame: Buffer, opening: Opening, limits: Limits) -> ForwardRequest | Ending:
+    """Read a step or the end. The activation is a view of `frame`. Raises BadField."""
     number_of(frame)
     if len(frame) > frame_bytes_max(limits):
         raise TooLarge("frame", f"at most {limits.body_bytes} bytes and its ids", len(frame))
     if frame[0] == Kind.RELEASE:
-        if bytes(frame) != encode_release():
-            raise BadField("frame", "a release of 8 bytes", bytes(frame[:16]))
-        return None
+        return _ending(bytes(frame))
     if frame[0] != Kind.STEP or len(frame) < _HEADER.size:
         raise BadField("frame", f"a step's header of {_HEADER.size} bytes", bytes(frame[:8]))
     return _step(frame, _Step._make(_HEADER.unpack_from(frame)), opening, limits)
+
+
+def _ending(frame: bytes) -> Ending:
+    for ending in Ending:
+        if frame == encode_release(ending):
+            return ending
+    raise BadField("frame", "a release of 8 bytes", frame[:16])
 
 
 class _Step(NamedTuple):
@@ -228,12 +242,17 @@ def _step(frame: Buffer, head: _Step, opening: Opening, limits: Limits) -> Forwa
         want_token=not head.flags & _NO_TOKEN,
         drafts=head.drafts,
         truncate=bool(head.flags & _TRUNCATE),
+        adopt=meta.adopt,
         activation=activation,
         trace=opening.trace,
         owner=opening.owner,
         stages=opening.stages,
     )
     _check_drafts(request)
+    if request.adopt is not None:
+        check_adoption(
+            mode, request.session, request.adopt, request.past_length, prefix=request.prefix
+        )
     return request
 
 

@@ -29,11 +29,13 @@ META = "X-Meshnet-Meta"
 PREFIX = "X-Meshnet-Prefix"
 ATTEMPT = "X-Meshnet-Attempt"
 TRUNCATE = "X-Meshnet-Truncate"
+ADOPT = "X-Meshnet-Adopt"
 CACHED = "X-Meshnet-Cached"
 COMPUTE_US = "X-Meshnet-Compute-Us"
 REQUEST = "X-Meshnet-Request"
 OWNER = "X-Meshnet-Owner"
 STAGES = "X-Meshnet-Stages"
+LINGER = "X-Meshnet-Linger"
 RETRY_AFTER = "Retry-After"
 CONTENT_TYPE = "Content-Type"
 
@@ -52,11 +54,13 @@ FIELDS = (
     PREFIX,
     ATTEMPT,
     TRUNCATE,
+    ADOPT,
     CACHED,
     COMPUTE_US,
     REQUEST,
     OWNER,
     STAGES,
+    LINGER,
 )
 
 INTEGER_DIGITS = 10
@@ -121,10 +125,10 @@ def read_session(found: dict[str, str]) -> SessionId | None:
     return None if text is None else session_id(text)
 
 
-def session_id(text: str) -> SessionId:
+def session_id(text: str, field: str = SESSION) -> SessionId:
     """Check a session id wherever it came from (header or path). Raises BadField."""
     if _SESSION_ID.fullmatch(text) is None or text == "." or ".." in text:
-        raise BadField(SESSION, "1 to 128 of A-Z a-z 0-9 . _ - without '..'", text)
+        raise BadField(field, "1 to 128 of A-Z a-z 0-9 . _ - without '..'", text)
     return SessionId(text)
 
 
@@ -200,10 +204,23 @@ def read_prefix(found: dict[str, str]) -> str | None:
     return text
 
 
+def read_adopt(found: dict[str, str]) -> SessionId | None:
+    text = found.get(ADOPT)
+    return None if text is None else session_id(text, ADOPT)
+
+
 def read_truncate(found: dict[str, str]) -> bool:
-    text = found.get(TRUNCATE)
+    return _read_flag(found, TRUNCATE)
+
+
+def read_linger(found: dict[str, str]) -> bool:
+    return _read_flag(found, LINGER)
+
+
+def _read_flag(found: dict[str, str], name: str) -> bool:
+    text = found.get(name)
     if text not in (None, "1"):
-        raise BadField(TRUNCATE, "1, or no such field", text)
+        raise BadField(name, "1, or no such field", text)
     return text is not None
 
 

@@ -52,6 +52,8 @@ class ForwardRequest:
     """How many of the last `tokens` are guesses (a decode only)."""
     truncate: bool = False
     """A session that holds more than `past_length` is to be shortened first (a decode only)."""
+    adopt: SessionId | None = None
+    """The session that ended under this name goes on as `session` (a decode with `prefix` only)."""
     activation: Activation | None = None
     raw: bytes | bytearray | memoryview = b""
     """A body without shape headers (an ADR-0022 peer): the node that knows its hidden size reads it
@@ -77,6 +79,8 @@ class ReserveRequest:
     model: ModelId | None = None
     layers: LayerRange | None = None
     attempt: int | None = None
+    adopt: SessionId | None = None
+    """The session that is to be adopted: its place and bytes are what is asked for, or a part."""
 
 
 @dataclass(frozen=True, slots=True)

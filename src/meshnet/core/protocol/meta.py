@@ -1,11 +1,12 @@
 """The JSON meta block: what of a step is neither a header nor tensor bytes.
 
     {"tokens": [ids of the new positions], "sampling": {...}, "want_token": false,
-     "drafts": 3,
+     "drafts": 3, "adopt": "id of the session that goes on as this one",
      "tensors": [{"name": "hidden", "dtype": "fp32", "shape": [1, 7, 576]}, ...]}
 
 Every key may be absent. `tensors` is there when an activation is more than one tensor named
-`hidden`. Only sampling parameters that differ from their defaults are printed.
+`hidden`. `adopt` belongs to frames, where a POST has a header. Only sampling parameters that
+differ from their defaults are printed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshnet.core.protocol.fields import Fields, print_object, read_object
-from meshnet.core.protocol.headers import dtype_of
+from meshnet.core.protocol.headers import dtype_of, session_id
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.vocabulary import (
     DRAFTS_MAX,
@@ -24,6 +25,7 @@ from meshnet.core.vocabulary import (
     BadField,
     Buffer,
     SamplingParams,
+    SessionId,
     TensorSpec,
 )
 
@@ -40,6 +42,7 @@ class Meta:
     want_token: bool = True
     tensors: tuple[TensorSpec, ...] = ()
     drafts: int = 0
+    adopt: SessionId | None = None
 
 
 def print_meta(meta: Meta) -> bytes:
@@ -53,6 +56,8 @@ def print_meta(meta: Meta) -> bytes:
         values["want_token"] = False
     if meta.drafts:
         values["drafts"] = meta.drafts
+    if meta.adopt is not None:
+        values["adopt"] = meta.adopt
     if meta.tensors:
         values["tensors"] = [
             {"name": spec.name, "dtype": spec.dtype.value, "shape": spec.shape}
@@ -70,6 +75,7 @@ def read_meta(data: Buffer, limits: Limits) -> Meta:
         want_token=fields.truth("want_token") if fields.has("want_token") else True,
         tensors=_tensors(fields, limits) if fields.has("tensors") else (),
         drafts=fields.integer("drafts", high=DRAFTS_MAX) if fields.has("drafts") else 0,
+        adopt=session_id(fields.text("adopt"), "meta.adopt") if fields.has("adopt") else None,
     )
 
 

@@ -57,6 +57,8 @@ def encode_request(request: ForwardRequest) -> tuple[dict[str, str], list[Buffer
         fields[h.PREFIX] = request.prefix
     if request.truncate:
         fields[h.TRUNCATE] = "1"
+    if request.adopt is not None:
+        fields[h.ADOPT] = request.adopt
     if request.deadline_ms is not None:
         fields[h.DEADLINE_MS] = str(request.deadline_ms)
     if request.wire:
@@ -115,6 +117,7 @@ class RequestHead:
     attempt: int | None
     prefix: str | None
     truncate: bool
+    adopt: SessionId | None
     deadline_ms: int | None
     wire: int
     trace: str | None
@@ -134,6 +137,8 @@ class RequestHead:
         if self.past_length + length > self.limits.positions:
             expected = f"past and new positions of at most {self.limits.positions}"
             raise BadField(h.PAST_LEN, expected, self.past_length + length)
+        if meta.adopt is not None:
+            raise BadField("meta.adopt", f"{h.ADOPT} in its place", meta.adopt)
         if meta.drafts:
             _check_drafts(meta, self.mode)
         return ForwardRequest(
@@ -152,6 +157,7 @@ class RequestHead:
             want_token=meta.want_token,
             drafts=meta.drafts,
             truncate=self.truncate,
+            adopt=self.adopt,
             activation=activation,
             raw=raw,
             raw_shape=self.frame.shape if raw else None,
@@ -175,16 +181,18 @@ def parse_head(
     session = h.read_session(found)
     if session is None and mode is not Mode.STATELESS:
         raise BadField(h.SESSION, f"a session id with {h.CACHE}", None)
+    past_length = _past_length(found, mode, limits)
     return RequestHead(
         mode=mode,
         session=session,
-        past_length=_past_length(found, mode, limits),
+        past_length=past_length,
         layers=h.read_layers(found),
         model=h.read_model(found),
         fingerprint=h.read_fingerprint(found),
         attempt=h.read_integer(found, h.ATTEMPT),
         prefix=h.read_prefix(found),
         truncate=_truncate(found, mode),
+        adopt=_adopt(found, mode, session, past_length),
         deadline_ms=h.read_integer(found, h.DEADLINE_MS),
         wire=h.read_integer(found, h.WIRE) or 0,
         trace=h.read_request(found),
@@ -212,6 +220,24 @@ def _truncate(found: dict[str, str], mode: Mode) -> bool:
     if truncate and (mode is not Mode.DECODE or h.PREFIX not in found):
         raise BadField(h.TRUNCATE, f"a decode with {h.PREFIX} beside it", mode.value)
     return truncate
+
+
+def _adopt(
+    found: dict[str, str], mode: Mode, session: SessionId | None, past_length: int
+) -> SessionId | None:
+    adopt = h.read_adopt(found)
+    if adopt is not None:
+        check_adoption(mode, session, adopt, past_length, prefix=found.get(h.PREFIX))
+    return adopt
+
+
+def check_adoption(
+    mode: Mode, session: SessionId | None, adopt: SessionId, past_length: int, *, prefix: str | None
+) -> None:
+    """Raise BadField for positions of another session without their digest: whose are they?"""
+    if mode is not Mode.DECODE or prefix is None or not past_length or adopt == session:
+        expected = f"another session, in a decode of a past length with {h.PREFIX} beside it"
+        raise BadField(h.ADOPT, expected, adopt)
 
 
 def _check_drafts(meta: Meta, mode: Mode) -> None:

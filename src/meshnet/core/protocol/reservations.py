@@ -1,6 +1,7 @@
 """`PUT /sessions/{id}`: room for a session before its first prefill, as JSON, and the answer.
 
-    {"tokens": 700, "model": "smollm2-135m", "layers": "0-10", "attempt": 1}
+    {"tokens": 700, "model": "smollm2-135m", "layers": "0-10", "attempt": 1,
+     "adopt": "id of the session whose place this one will take"}
     200 {"session": id, "tokens": 700, "running": true}
     429 no_room with Retry-After, or another refusal
 
@@ -34,18 +35,22 @@ def encode_reserve(request: ReserveRequest) -> bytes:
         values["layers"] = str(request.layers)
     if request.attempt is not None:
         values["attempt"] = request.attempt
+    if request.adopt is not None:
+        values["adopt"] = request.adopt
     return print_object(values)
 
 
 def decode_reserve(session: str, data: Buffer, limits: Limits) -> ReserveRequest:
     """Read a reservation; `session` comes from the path. Raises BadField."""
     fields = read_object(data, "reservation", limits)
+    adopt = fields.text("adopt") if fields.has("adopt") else None
     return ReserveRequest(
         session=h.session_id(session),
         tokens=fields.integer("tokens", low=1, high=limits.positions),
         model=ModelId(fields.text("model")) if fields.has("model") else None,
         layers=fields.layers("layers") if fields.has("layers") else None,
         attempt=fields.integer("attempt", high=ATTEMPT_MAX) if fields.has("attempt") else None,
+        adopt=None if adopt is None else h.session_id(adopt, "reservation.adopt"),
     )
 
 

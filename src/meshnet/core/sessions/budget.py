@@ -2,7 +2,7 @@
 
 Whoever needs bytes takes them, in this order:
 
-    1. unpinned sessions, least recently used first;
+    1. unpinned sessions, those that linger before the others, least recently used first;
     2. sessions *younger* than the one that grows, the youngest first, those that run no step
        before those that do (a running step then finds itself superseded).
 
@@ -44,6 +44,13 @@ class Shelf(Generic[C]):
         del self.entries[entry.session]
         self.evictions[reason] += 1
         self.recent.append(Eviction(entry.session, reason))
+
+    def rename(self, entry: SessionCacheEntry[C], session: SessionId) -> None:
+        """Let `entry` answer to `session`, under which there is nothing else, and to that only."""
+        del self.entries[entry.session]
+        assert session not in self.entries, f"{session}: there is one already"
+        entry.session = session
+        self.entries[session] = entry
 
     def pinned(self, entry: SessionCacheEntry[C], now: float) -> bool:
         """Whether a step of it runs, its stream is open, or it was touched a moment ago."""
@@ -149,8 +156,13 @@ class ByteBudget:
 
 def _least_recent_leased_last(
     held: tuple[Shelf[Any], SessionCacheEntry[Any]],
-) -> tuple[bool, float, int]:
-    return held[1].lease is not None, held[1].used_at, held[1].created
+) -> tuple[bool, bool, float, int]:
+    return held[1].lease is not None, *least_wanted(held[1])
+
+
+def least_wanted(entry: SessionCacheEntry[Any]) -> tuple[bool, float, int]:
+    """Sort by who goes first among sessions that nobody is likely to come back for soon."""
+    return not entry.lingers, entry.used_at, entry.created
 
 
 def _leased_last(held: tuple[Shelf[Any], SessionCacheEntry[Any]]) -> bool:

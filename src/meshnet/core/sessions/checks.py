@@ -22,7 +22,7 @@ def extensible(
         raise _differs(MissReason.ATTEMPT, "attempt", attempt, entry.attempt)
     if entry.lease is not None:
         raise KVCacheMiss(MissReason.BUSY, "another step of this session is running")
-    if entry.state is None:
+    if entry.state is None or entry.lent is not None:
         raise KVCacheMiss(MissReason.UNKNOWN_SESSION, "the session has a place but no prefill")
     if layers != entry.layers:
         raise _differs(MissReason.START_LAYER, "layers", layers, entry.layers)

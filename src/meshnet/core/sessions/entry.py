@@ -4,6 +4,8 @@
                                               |                   |
                                               +--abandon--> absent <--evicted, released
 
+A session whose head is done with it may linger, and be adopted by another (adopting.py).
+
 Invariants
     * `state` is there exactly while positions are committed: between a prefill and its commit
       the old state is gone and the new one belongs to the running step;
@@ -63,6 +65,16 @@ class Lease(Generic[C]):
     """`state` holds more than `length_before` positions: the step shortens it first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """What a session was before it was lent to the one that is to adopt it."""
+
+    session: SessionId
+    used_at: float
+    reserved_bytes: int
+    attempt: int | None
+
+
 @dataclass(slots=True, eq=False)
 class SessionCacheEntry(Generic[C]):
     """One session on one shard. `created` numbers the sessions of a device as they came."""
@@ -81,6 +93,10 @@ class SessionCacheEntry(Generic[C]):
     lease: Lease[C] | None = None
     reserved_bytes: int = 0
     state_bytes: int = 0
+    lingers: bool = False
+    """Its head is done with it: nobody is likely to miss it."""
+    lent: Lent | None = None
+    """It goes by the name of its heir, which has not adopted it yet."""
 
     @property
     def digest(self) -> PrefixDigest | None:
@@ -94,7 +110,7 @@ class SessionCacheEntry(Generic[C]):
 
     def pinned(self, now: float, pin_s: float) -> bool:
         """Whether somebody is likely to come back for this session soon."""
-        return self.lease is not None or now - self.used_at < pin_s
+        return self.lease is not None or (not self.lingers and now - self.used_at < pin_s)
 
     def describe(self) -> SessionDescription:
         return SessionDescription(

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from typing import Generic
 
 from meshnet.core.protocol.digest import PrefixDigest
-from meshnet.core.sessions.budget import ByteBudget, Claim, Shelf, Victim
+from meshnet.core.sessions.adopting import adoptable, forget_lent, give_back, lend, take_over
+from meshnet.core.sessions.budget import ByteBudget, Claim, Shelf, Victim, least_wanted
 from meshnet.core.sessions.checks import check_prefix, extensible, refuse_duplicate, refuse_older
 from meshnet.core.sessions.entry import C, Eviction, EvictionReason, Lease, SessionCacheEntry
 from meshnet.core.sessions.known_ids import KnownIds
@@ -67,8 +68,12 @@ class SessionCacheStore(Generic[C]):
         bytes_needed: int,
         attempt: int | None,
         now: float,
+        adopt: SessionId | None = None,
     ) -> None:
         """Take a place and promise it `bytes_needed` bytes; it counts as touched now.
+
+        Args:
+            adopt: the place and the bytes of this session will do, if it is here.
 
         Raises:
             NoRoom: no place or bytes now; TooLarge: never; StaleAttempt.
@@ -78,8 +83,14 @@ class SessionCacheStore(Generic[C]):
         if entry is not None:
             refuse_older(entry, attempt)
         self._check_bound(bytes_needed)
-        entry = self._place(session, layers, bytes_needed, anyone=False, now=now)
-        entry.used_at = now
+        borrows = entry is None and adopt is not None and lend(self._shelf, adopt, session, layers)
+        try:
+            entry = self._place(session, layers, bytes_needed, anyone=False, now=now)
+        except NoRoom:
+            if borrows:
+                give_back(self._shelf, self._shelf.entries[session])
+            raise
+        entry.used_at, entry.lingers = now, False
         entry.reserved_bytes = bytes_needed
         if not entry.prefilled:
             entry.layers = layers
@@ -123,7 +134,7 @@ class SessionCacheStore(Generic[C]):
         )
         entry.layers, entry.attempt, entry.prefilled = layers, attempt, True
         entry.length, entry.ids, entry.state, entry.state_bytes = 0, None, None, 0
-        entry.used_at = now
+        entry.used_at, entry.lingers, entry.lent = now, False, None
         entry.lease = Lease(session, layers, 0, tokens, None, PrefixDigest(), bytes_needed)
         return entry.lease
 
@@ -139,6 +150,7 @@ class SessionCacheStore(Generic[C]):
         bytes_needed: int,
         now: float,
         truncate: bool = False,
+        adopt: SessionId | None = None,
     ) -> Lease[C]:
         """Lease `session` for `tokens` more positions.
 
@@ -147,17 +159,23 @@ class SessionCacheStore(Generic[C]):
             prefix: digest of their ids; absent means ADR-0022's rule, length only.
             bytes_needed: bytes the session will hold after this step.
             truncate: a longer session may be shortened, if `prefix` is that of its ids.
+            adopt: the session that goes on as `session`, if `prefix` is that of its ids.
 
         Raises:
             KVCacheMiss: it cannot be served; the head answers with one prefill.
             TooLarge: the session outgrew the whole bound; no prefill helps.
         """
         self._budget.expire(now)
-        entry = extensible(self._shelf.entries.get(session), layers, attempt)
+        if adopt is None:
+            entry = extensible(self._shelf.entries.get(session), layers, attempt)
+        else:
+            entry = adoptable(self._shelf, session, adopt, layers, attempt)
         check_prefix(entry, past_length, prefix, truncate=truncate)
         self._check_bound(bytes_needed)
+        if adopt is not None:
+            take_over(self._shelf, entry, session, attempt)
         self._grow(entry, bytes_needed, now)
-        entry.used_at = now
+        entry.used_at, entry.lingers = now, False
         entry.lease = Lease(
             session,
             layers,
@@ -220,13 +238,22 @@ class SessionCacheStore(Generic[C]):
             entry.prefilled = False
         return True
 
-    def release(self, session: SessionId, now: float) -> bool:
-        """Forget a session its head no longer needs, running step or not. False: not here."""
+    def release(self, session: SessionId, now: float, *, linger: bool = False) -> bool:
+        """Let go of a session its head no longer needs, running step or not. False: not here.
+
+        It is forgotten, or with `linger` kept until somebody needs its room. What was only lent
+        is what it was before.
+        """
         self._budget.expire(now)
         entry = self._shelf.entries.get(session)
         if entry is None:
-            return False
-        self._shelf.remove(entry, EvictionReason.RELEASED)
+            return forget_lent(self._shelf, session)
+        if entry.lent is not None:
+            give_back(self._shelf, entry)
+        elif linger and entry.state is not None and entry.lease is None:
+            entry.lingers, entry.reserved_bytes = True, 0
+        else:
+            self._shelf.remove(entry, EvictionReason.RELEASED)
         return True
 
     def describe(self, session: SessionId, now: float) -> SessionDescription | None:
@@ -278,7 +305,11 @@ class SessionCacheStore(Generic[C]):
                 entry.lease.length_before < entry.length
             )
             assert entry.lease is None or entry.lease.length_before <= entry.length
-            assert entry.prefilled or entry.state is None
+            assert entry.prefilled or entry.state is None or entry.lent is not None
+            if entry.lent is not None:
+                assert entry.lease is None, f"{session}: leased while it is lent"
+                assert entry.state is not None, f"{session}: nothing is lent"
+                assert entry.lent.session not in entries, f"{session}: answers to two names"
 
     def _leased(self, lease: Lease[C]) -> SessionCacheEntry[C] | None:
         entry = self._shelf.entries.get(lease.session)
@@ -318,7 +349,7 @@ class SessionCacheStore(Generic[C]):
         if entry is None:
             elder = session if refilled else None
             out_of_the_way = self._count_victim(elder, now, anyone=anyone)
-        elder = None if entry is None else session
+        elder = None if entry is None or entry.lent is not None else session
         claim = Claim(bytes_needed, elder, entry, anyone=anyone)
         victims = self._budget.victims(claim, out_of_the_way, now)
         if victims is None:
@@ -353,7 +384,7 @@ class SessionCacheStore(Generic[C]):
                 return [Victim(self._shelf, youngest, EvictionReason.PREEMPTED)]
         if not candidates:
             raise NoRoom(f"all {self._sessions_max} places are taken", RETRY_AFTER_S)
-        victim = min(candidates, key=lambda entry: (entry.used_at, entry.created))
+        victim = min(candidates, key=least_wanted)
         return [Victim(self._shelf, victim, EvictionReason.LRU)]
 
 
