@@ -292,18 +292,19 @@ async def test_a_stream_whose_step_runs_is_in_use_however_long_it_takes(
 ):
     monkeypatch.setattr("meshnet.wire.stream_bounds.IDLE_S", 0.05)
     service = Streaming(go_on=asyncio.Event())
-    async with (
-        serving(service) as url,
-        peer(url) as stream,
-        peer(url, "/sessions/t/stream") as idle,
-    ):
+    async with serving(service) as url, peer(url) as stream:
         await stream.send_bytes(STEP)
-        end = await received(idle)
+        async with asyncio.timeout(20):
+            await service.arrived.wait()
+        ends = []
+        for _ in range(2):  # each of them idle for the time, one after the other
+            async with peer(url, "/sessions/t/stream") as idle:
+                ends.append((await received(idle)).type)
         assert service.go_on is not None
         service.go_on.set()
         answer = await received(stream)
 
-    assert end.type is WSMsgType.CLOSE
+    assert ends == [WSMsgType.CLOSE] * 2
     assert decode_answer(answer.data, decode(), LIMITS) == ANSWER
 
 

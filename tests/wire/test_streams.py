@@ -188,7 +188,6 @@ async def test_two_sessions_go_their_own_ways():
 
 
 async def test_steps_in_flight_are_run_in_their_order():
-    """Ten of them: two more than may be out at once."""
     service = Streaming()
     steps = [decode(past_length=length) for length in range(10)]
     async with talking(service) as hops, asyncio.TaskGroup() as group:
@@ -203,6 +202,22 @@ def reply_of(task: asyncio.Task[Reply]) -> ActivationReply:
     reply = task.result()
     assert isinstance(reply, ActivationReply)
     return reply
+
+
+async def test_no_more_than_eight_steps_are_out_on_a_stream():
+    service = Streaming(go_on=asyncio.Event())
+    steps = [decode(past_length=length) for length in range(12)]
+    async with talking(service) as hops, asyncio.TaskGroup() as group:
+        asked = [group.create_task(hops.forward(NODE, step, timeout_s=10)) for step in steps]
+        async with asyncio.timeout(10):
+            await service.arrived.wait()
+        (stream,) = streams_of(hops)._streams.values()
+        out = len(stream._asked)
+        assert service.go_on is not None
+        service.go_on.set()
+
+    assert out == 8
+    assert [reply_of(task).cached for task in asked] == list(range(1, 13))
 
 
 async def test_a_step_that_outlasts_its_time_ends_the_stream_and_the_next_opens_another():
@@ -223,10 +238,12 @@ async def test_a_cancelled_step_ends_the_stream_and_fails_those_behind_it():
     async with talking(service) as hops:
         async with asyncio.TaskGroup() as group:
             first = group.create_task(hops.forward(NODE, decode(), timeout_s=10))
-            behind = group.create_task(lost(hops))
+            behind = group.create_task(lost(hops, timeout_s=3000))
             async with asyncio.timeout(10):
                 await service.arrived.wait()
             first.cancel()
+            async with asyncio.timeout(20):
+                await asyncio.wait([behind])
         left = len(streams_of(hops))
         service.go_on.set()
 
@@ -234,9 +251,9 @@ async def test_a_cancelled_step_ends_the_stream_and_fails_those_behind_it():
     assert (behind.result(), left) == (True, 0)
 
 
-async def lost(hops: HttpHopClient) -> bool:
+async def lost(hops: HttpHopClient, timeout_s: float = 10) -> bool:
     try:
-        await hops.forward(NODE, decode(past_length=18), timeout_s=10)
+        await hops.forward(NODE, decode(past_length=18), timeout_s)
     except HopLost:
         return True
     return False
