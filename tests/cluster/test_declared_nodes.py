@@ -9,7 +9,7 @@ from tests.cluster.old_peers import old_node
 from tests.processes import gateway, nodes
 from tests.reference import prompt_ids, unsplit_greedy
 
-from meshnet.core.vocabulary import LayerRange, ModelId
+from meshnet.core.vocabulary import LayerRange, ModelId, WeightFormat
 from meshnet.engine.loading import load_shard
 from meshnet.engine.text import HFText
 
@@ -21,7 +21,7 @@ def test_an_old_middle_node_declared_by_its_operator_serves_chats(tiny_model_dir
     """Pit C10. Its layers come from `--node URL=A-B`; each step is then a prefill."""
     text = HFText.load(tiny_model_dir, ModelId("tiny"))
     expected = unsplit_greedy(tiny_model_dir, prompt_ids(tiny_model_dir, PROMPT), TOKENS)
-    middle = load_shard(tiny_model_dir, LayerRange(1, 3))
+    middle = load_shard(tiny_model_dir, LayerRange(1, 3), weights=WeightFormat.FP32)
 
     with (
         old_node(middle, said_to_cache=True) as old,

@@ -13,7 +13,7 @@ from tests.heads import greedy, head_over
 from tests.processes import MeshnetProcess, nodes
 from tests.reference import prompt_ids, unsplit_greedy
 
-from meshnet.core.vocabulary import LayerRange
+from meshnet.core.vocabulary import LayerRange, WeightFormat
 from meshnet.engine.loading import load_shard
 from meshnet.engine.shard import TorchModelShard
 from meshnet.head import FinishEvent, TokenEvent
@@ -45,7 +45,7 @@ def expected(tiny_model_dir: Path, prompt: list[int]) -> list[int]:
 
 @pytest.fixture(scope="module")
 def first_layers(tiny_model_dir: Path) -> TorchModelShard:
-    return load_shard(tiny_model_dir, LayerRange(0, 2))
+    return load_shard(tiny_model_dir, LayerRange(0, 2), weights=WeightFormat.FP32)
 
 
 @contextmanager
@@ -165,7 +165,7 @@ async def test_one_old_node_costs_a_prefill_each_step_and_no_token(
     """Whatever its operator says of its cache, the head finds out with the first answer."""
     ours = [node for at, node in enumerate(serving) if at != place]
     layers = LayerRange(place + 1, place + 2)
-    shard = load_shard(tiny_model_dir, layers, model=None, token_text=text_of)
+    shard = load_shard(tiny_model_dir, layers, weights=WeightFormat.FP32, token_text=text_of)
     missed = [misses(node) for node in ours]
     with old_node(shard, said_to_cache=said_to_cache) as url:
         urls = [node.url for node in ours]

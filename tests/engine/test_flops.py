@@ -2,14 +2,17 @@
 
 from pathlib import Path
 
-from meshnet.core.vocabulary import LayerRange
+from meshnet.core.vocabulary import LayerRange, WeightFormat
 from meshnet.engine.flops import decode_flops
 from meshnet.engine.loading import load_shard
 
 
 def test_a_decode_costs_the_same_at_every_position_attention_apart(tiny_model_dir: Path):
     """Attention reads whole cells of 256 positions: one at 20 and at 200, two at 300."""
-    shards = [load_shard(tiny_model_dir, LayerRange(*held)) for held in ((0, 2), (2, 4))]
+    shards = [
+        load_shard(tiny_model_dir, LayerRange(*held), weights=WeightFormat.FP32)
+        for held in ((0, 2), (2, 4))
+    ]
     tokens = [5 + at % 300 for at in range(300)]
 
     early, late, later = (decode_flops(shards, tokens[:length]) for length in (20, 200, 300))

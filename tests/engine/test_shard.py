@@ -52,7 +52,7 @@ def middle(llama: Path) -> TorchModelShard:
 def test_any_part_of_the_held_layers_runs_as_if_it_were_all(llama: Path, cuts: tuple[int, ...]):
     """Overlapping shards: a route names the layers, a node may hold more."""
     reference = unsplit(llama, prompt(), TOKENS)
-    whole = load_shard(llama, LayerRange(0, LAYERS))
+    whole = load_shard(llama, LayerRange(0, LAYERS), weights=WeightFormat.FP32)
     parts = [LayerRange(start, stop) for start, stop in pairwise(cuts)]
 
     answer = Chain([whole] * len(parts), parts).generate(prompt(), TOKENS)
@@ -66,7 +66,7 @@ def test_inputs_of_later_layers_travel_with_the_hidden_states(tmp_path: Path):
     """Gemma 3n computes them from the ids, which only the first layers see."""
     path = save_family(tmp_path, "gemma3n")
     reference = unsplit(path, prompt(), TOKENS)
-    whole = load_shard(path, LayerRange(0, LAYERS))
+    whole = load_shard(path, LayerRange(0, LAYERS), weights=WeightFormat.FP32)
     parts = [LayerRange(0, 1), LayerRange(1, 2), LayerRange(2, LAYERS)]
 
     answer = Chain([whole] * len(parts), parts).generate(prompt(), TOKENS)
@@ -78,7 +78,7 @@ def test_inputs_of_later_layers_travel_with_the_hidden_states(tmp_path: Path):
 def test_a_part_that_cuts_layers_sharing_their_kv_is_refused(tmp_path: Path):
     """Pit A74."""
     path = save_family(tmp_path, "gemma3n")
-    whole = load_shard(path, LayerRange(0, LAYERS))
+    whole = load_shard(path, LayerRange(0, LAYERS), weights=WeightFormat.FP32)
 
     with pytest.raises(WrongShard, match="share their K/V"):
         whole.new_state(LayerRange(0, 3))

@@ -114,7 +114,8 @@ class Quantiser:
 
     def _note_matrices(self, name: str, child: nn.Module) -> None:
         for own, weight in child.named_parameters(recurse=False):
-            if weight.dim() > 1 and min(weight.shape[-2:]) >= EXTENT_MIN:
+            # A recurrence's decays have an axis of its 16 states: no matrix to multiply by.
+            if weight.dim() > 1 and min(weight.shape[-2:]) > EXTENT_MIN:
                 self._leave(f"{type(child).__name__}.{own}" if own != "weight" else name)
 
     def _leave(self, what: str) -> None:

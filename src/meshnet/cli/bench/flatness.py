@@ -33,12 +33,12 @@ from meshnet.cli.bench.paired import spread
 from meshnet.cli.bench.results import provenance, result_path, write_result
 from meshnet.cli.composition import Composition
 from meshnet.cli.local_nodes import split_layers
-from meshnet.cli.models import format_of, prompt_ids, resolve_model
+from meshnet.cli.models import prompt_ids, resolve_model
 from meshnet.cli.options import print_json
 from meshnet.cli.serving import run_loop
 from meshnet.cli.settings import Settings
 from meshnet.core.protocol.messages import ActivationReply, ForwardRequest, Mode, TokenReply
-from meshnet.core.vocabulary import Activation, LayerRange, Route
+from meshnet.core.vocabulary import Activation, LayerRange, Route, WeightFormat
 from meshnet.engine.models.pull import LocalModel
 from meshnet.head import HopClient
 
@@ -76,7 +76,7 @@ def measure_flatness(
     layers = split_layers(source, nodes=nodes, split=None)
     plan = Plan(tokens)
     result = run_loop(lambda: _measure(settings, source, layers, plan))
-    result["operators"] = _operators(settings, source, layers, plan, result.pop("sequence"))
+    result["operators"] = _operators(source, layers, plan, result.pop("sequence"))
     path = result_path(out, source.name, "flatness")
     written = write_result(path, result)
     plotted = plot_flatness(result, path)
@@ -206,7 +206,6 @@ def _wire(
 
 
 def _operators(
-    settings: Settings,
     source: LocalModel,
     layers: Sequence[LayerRange],
     plan: Plan,
@@ -215,7 +214,8 @@ def _operators(
     from meshnet.engine.flops import decode_flops
     from meshnet.engine.loading import load_shard
 
-    shards = [load_shard(source.path, held, weights=format_of(settings.weights)) for held in layers]
+    # The same operations in any format, but torch counts none of int8 operators.
+    shards = [load_shard(source.path, held, weights=WeightFormat.FP32) for held in layers]
     prompt_length = len(sequence) - plan.tokens
     by_position = {
         at: {
