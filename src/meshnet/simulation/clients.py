@@ -74,7 +74,7 @@ async def converse(head: Head, outcome: Outcome, deadline_s: float) -> None:
 async def _listen(head: Head, outcome: Outcome, deadline_s: float) -> None:
     plan = outcome.plan
     request = GenerationRequest(
-        plan.prompt, plan.tokens_max, plan.sampling, plan.stop_ids, deadline_s
+        plan.prompt, plan.tokens_max, plan.sampling, plan.stop_ids, deadline_s, owner=plan.owner
     )
     try:
         async with aclosing(head.generate(request)) as events:

@@ -24,6 +24,9 @@ PROMPT_MAX = 8
 TOKENS_MAX = 20
 START_MAX_S = 12.0
 DRAFTS = (None, None, 0, 1, 3, 8)
+STEP_MAX_S = (0.006, 0.006, 0.1)
+"""How long a device takes for a step. On slow ones chats meet, and their steps run in batches."""
+OWNERS = (None, "one", "two")
 
 
 SHAPES = ("plain", "plain", "spares", "spares", "cramped", "cramped", "crowded", "cacheless", "old")
@@ -42,6 +45,7 @@ class NodePlan:
     sessions_max: int = 8
     kv_bytes_max: int = 1 << 20
     kind: Kind = Kind.CURRENT
+    batches: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class ChatPlan:
     tokens_max: int
     sampling: SamplingParams = SamplingParams()  # noqa: RUF009
     stop_ids: frozenset[int] = frozenset()
+    owner: str | None = None
     leaves_after: int | None = None
     leaves_after_s: float | None = None
     stalls_after: int | None = None
@@ -75,6 +80,7 @@ class ClusterPlan:
     """Guesses that heads send with a step; None is what they find out for themselves."""
     streaming_heads: frozenset[int] = frozenset()
     """Heads whose steps go over streams, where a node has them."""
+    step_max_s: float = STEP_MAX_S[0]
 
 
 def plan(seed: int, faults: Faults) -> ClusterPlan:
@@ -98,7 +104,22 @@ def plan(seed: int, faults: Faults) -> ClusterPlan:
     chats = _repeating(chats, random.Random(f"repeating {seed}"))
     streams = random.Random(f"streams {seed}")
     streaming = frozenset(h for h in range(heads) if streams.random() < 0.6) - legacy
-    return ClusterPlan(nodes, heads, chats, crashing, legacy, reserved, drafts, streaming)
+    cluster = ClusterPlan(nodes, heads, chats, crashing, legacy, reserved, drafts, streaming)
+    return _sharing(cluster, random.Random(f"devices {seed}"))
+
+
+def _sharing(cluster: ClusterPlan, rng: random.Random) -> ClusterPlan:
+    """Decide whose the chats are, which nodes batch, and how fast devices are.
+
+    On slow ones there are twice as many chats, all within a second.
+    """
+    nodes = tuple(replace(node, batches=rng.random() < 0.8) for node in cluster.nodes)
+    chats = [replace(chat, owner=rng.choice(OWNERS)) for chat in cluster.chats]
+    step_max_s = rng.choice(STEP_MAX_S)
+    if step_max_s > STEP_MAX_S[0]:
+        more = [replace(chat, name=f"{chat.name}+", prompt=chat.prompt[::-1]) for chat in chats]
+        chats = [replace(chat, starts_s=chat.starts_s / START_MAX_S) for chat in (*chats, *more)]
+    return replace(cluster, nodes=nodes, chats=tuple(chats), step_max_s=step_max_s)
 
 
 def _nodes(rng: random.Random, shape: str) -> tuple[NodePlan, ...]:

@@ -53,7 +53,6 @@ LIMIT_S = 300.0
 DEADLINE_S = 250.0
 TTL_S = 400.0
 STRAGGLERS_S = 30.0
-STEP_MAX_S = 0.006
 
 HEAD_LIMITS = HeadLimits(
     generation=GenerationLimits(
@@ -163,13 +162,17 @@ class World:
 
     def _machine(self, node: NodePlan, tasks: asyncio.TaskGroup) -> Machine[Service]:
         boot = partial(self._boot, node)
-        return Machine(node.node, boot, tasks=tasks, rng=self.rng, step_max_s=STEP_MAX_S)
+        return Machine(
+            node.node, boot, tasks=tasks, rng=self.rng, step_max_s=self.cluster.step_max_s
+        )
 
     def _boot(self, node: NodePlan, compute: SimCompute) -> Service:
         shard = self.parts.shard(
             node.layers,
             layers_total=LAYERS_TOTAL,
-            capabilities=replace(CACHING, kv_cache=node.kind is not Kind.CACHELESS),
+            capabilities=replace(
+                CACHING, kv_cache=node.kind is not Kind.CACHELESS, batch=node.batches
+            ),
             fail_after=partial(self._fails_after, node),
         )
         if node.kind is Kind.OLD:
