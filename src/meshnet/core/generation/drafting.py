@@ -43,6 +43,10 @@ class Lookup:
         self._after: dict[tuple[int, ...], int] = {}
         self._known = max(1, len(ids) - WINDOW)
 
+    def __len__(self) -> int:
+        """How many runs are known."""
+        return len(self._after)
+
     def grown(self) -> None:
         """Take in ids added since, a bounded number of them."""
         known = min(len(self._ids), self._known + LOOKED_AT_ONCE)
@@ -90,6 +94,7 @@ class Payoff:
             return 0
         rate = self._rates[match]
         if best := _best(rate, self._cost):
+            self._pauses = 0
             return best
         if not _best(rate, self._cost / PROBE_HOPE):
             return 0
@@ -112,7 +117,8 @@ class Payoff:
         if self._step_s > 0.0:
             cost = min(max((took_s / self._step_s - 1.0) / guesses, 0.0), COST_MAX)
             self._costs_seen += 1
-            weight = max(COST_WEIGHT, 1.0 / (self._costs_seen + 1))
+            weight = COST_FELL_WEIGHT if cost < self._cost / 2 else COST_WEIGHT
+            weight = max(weight, 1.0 / (self._costs_seen + 1))
             self._cost += weight * (cost - self._cost)
 
     def _saw_verdict(self, match: int, right: bool) -> None:
@@ -133,6 +139,8 @@ RATES = {3: 0.6, 2: 0.4, 1: 0.1}
 COST = 0.2
 COST_MAX = 2.0
 COST_WEIGHT = RATE_WEIGHT = 0.15
+COST_FELL_WEIGHT = 0.5
+"""Guesses that became cheap are seen in rare probes only, so each of them counts for more."""
 STEP_WEIGHT = 0.1
 STEPS_LEAST = 2
 """Steps without guesses that come first: what guesses cost is measured against them."""
