@@ -40,7 +40,8 @@ slow: setup ## Run what takes longer: all families, all models, 2,000 simulated 
 	@$(BIN)/meshnet simulate --seeds 1000 --faults calm
 	@$(BIN)/meshnet simulate --seeds 1000 --faults storm
 
-bench: setup ## Measure flatness, split tax and killed nodes; results under benchmarks/results
+bench: setup ## Measure the acceptance table, flatness, split tax, killed nodes; an hour and more
+	@$(BIN)/meshnet bench acceptance
 	@$(BIN)/meshnet bench flatness
 	@$(BIN)/meshnet bench split-tax
 	@$(BIN)/python -m tools.kill_bench
