@@ -259,6 +259,21 @@ async def lost(hops: HttpHopClient, timeout_s: float = 10) -> bool:
     return False
 
 
+async def test_a_stream_that_the_node_closed_for_idleness_costs_no_step(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("meshnet.wire.stream_bounds.IDLE_S", 0.1)
+    service = Streaming()
+    async with talking(service) as hops:
+        await hops.forward(NODE, decode(), timeout_s=10)
+        (stream,) = streams_of(hops)._streams.values()
+        async with asyncio.timeout(20):
+            await stream._over
+
+        assert await hops.forward(NODE, decode(), timeout_s=10) == ANSWER
+    assert service.seen == [decode()] * 2
+
+
 async def test_other_weights_mean_another_stream():
     service = Streaming()
     async with talking(service) as hops:
