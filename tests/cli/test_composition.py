@@ -2,7 +2,10 @@
 
 from unittest.mock import patch
 
-from meshnet.cli.composition import SESSION_ID_BYTES, new_session_id
+import pytest
+
+from meshnet.cli.composition import SESSION_ID_BYTES, head_limits, new_session_id
+from meshnet.cli.settings import Settings
 from meshnet.core.protocol.headers import session_id
 
 
@@ -24,3 +27,8 @@ def test_session_ids_of_one_millisecond_differ_in_all_their_random_bits():
     assert len(ids) == 100
     assert {len(each) for each in ids} == {12 + 2 * SESSION_ID_BYTES}
     assert all(session_id(each) == each for each in ids)
+
+
+@pytest.mark.parametrize(("setting", "drafts"), [("auto", None), ("off", 0), ("5", 5)])
+def test_the_head_is_told_how_many_tokens_to_guess(setting: str, drafts: int | None):
+    assert head_limits(Settings(drafts=setting), 1.0).generation.drafts == drafts

@@ -131,3 +131,14 @@ def test_the_example_file_is_valid_and_shows_every_key():
     load_settings({}, config=path)
 
     assert shown == set(Settings.model_fields)
+
+
+@pytest.mark.parametrize(("text", "read"), [('"off"', "off"), ("4", "4"), ('"16"', "16")])
+def test_drafts_are_a_number_or_a_word(tmp_path: Path, text: str, read: str):
+    assert load_settings({}, config=config(tmp_path, f"drafts = {text}")).drafts == read
+
+
+@pytest.mark.parametrize("value", ["0", "17", "-1", "many", "", 1.5, True])
+def test_other_drafts_are_refused_by_name(value: object):
+    with pytest.raises(SettingsError, match="drafts: expected auto, off or 1 to 16"):
+        load_settings({"drafts": value})

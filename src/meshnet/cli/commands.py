@@ -82,6 +82,7 @@ def up(
     weights: options.WeightsFlag = None,
     fast_prefill: options.FastPrefill = None,
     threads: options.Threads = None,
+    drafts: options.Drafts = None,
     json_ready: options.JsonReady = False,
     config: options.Config = None,
     settings: options.Set = None,
@@ -95,6 +96,7 @@ def up(
         "port": port,
         "weights": weights,
         "threads": threads,
+        "drafts": drafts,
         "fast_prefill": fast_prefill,
     }
     up(options.settings_from(flags, config, settings), nodes=nodes, split=split, as_json=json_ready)
@@ -155,6 +157,7 @@ def serve(
     port: Annotated[
         int | None, typer.Option("--port", "-p", show_default="8000", help="Port of the API.")
     ] = None,
+    drafts: options.Drafts = None,
     json_ready: options.JsonReady = False,
     config: options.Config = None,
     settings: options.Set = None,
@@ -162,7 +165,7 @@ def serve(
     """Offer an OpenAI-compatible API over nodes that run already."""
     from meshnet.cli.gateway_process import run_gateway
 
-    flags = {"model": model, "host": host, "port": port}
+    flags = {"model": model, "host": host, "port": port, "drafts": drafts}
     run_gateway(options.settings_from(flags, config, settings), node, as_json=json_ready)
 
 
@@ -176,6 +179,7 @@ def run(
     weights: options.WeightsFlag = None,
     fast_prefill: options.FastPrefill = None,
     threads: options.Threads = None,
+    drafts: options.Drafts = None,
     as_json: options.Json = False,
     config: options.Config = None,
     settings: options.Set = None,
@@ -187,6 +191,7 @@ def run(
         "model": model,
         "weights": weights,
         "threads": threads,
+        "drafts": drafts,
         "fast_prefill": fast_prefill,
     }
     ask_once(

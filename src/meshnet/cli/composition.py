@@ -135,8 +135,16 @@ def head_limits(settings: Settings, route_wait_s: float) -> HeadLimits:
     return HeadLimits(
         generation=GenerationLimits(
             prefill_chunk=settings.prefill_chunk,
+            drafts=_drafts(settings.drafts),
             step=StepTimeout(base_s=settings.hop_timeout_seconds),
         ),
         admission=AdmissionLimits(route_wait_s=route_wait_s),
         waiting_max=settings.queue_length,
     )
+
+
+def _drafts(setting: str) -> int | None:
+    """Return how many guesses a step brings; None: as many as pay."""
+    if setting == "auto":
+        return None
+    return 0 if setting == "off" else int(setting)

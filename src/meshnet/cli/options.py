@@ -47,6 +47,15 @@ FastPrefill = Annotated[
         help="Faster on long prompts; answers may then depend on chunks, batches and refills.",
     ),
 ]
+Drafts = Annotated[
+    str | None,
+    typer.Option(
+        "--drafts",
+        metavar="auto|off|N",
+        show_default="auto",
+        help="Guess tokens from the text so far and verify N in one step; same answers.",
+    ),
+]
 Nodes = Annotated[int, typer.Option("--nodes", "-n", min=1, max=64, help="Node processes.")]
 Split = Annotated[
     str | None,

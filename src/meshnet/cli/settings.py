@@ -30,7 +30,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from meshnet.core.vocabulary import BadField, MeshnetError
+from meshnet.core.vocabulary import DRAFTS_MAX, BadField, MeshnetError
 from meshnet.telemetry.sink import LogFormat, LogLevel
 
 CONFIG_NAME = "meshnet.toml"
@@ -106,6 +106,10 @@ class Settings(BaseSettings):
         (), description="Keys clients may use, comma-separated; required beyond loopback"
     )
     prefill_chunk: int = Field(512, ge=1, le=65536, description="Positions of one prefill step")
+    drafts: str = Field(
+        "auto",
+        description="Tokens guessed and verified in one step: `auto` (as many as pay), `off`, 1-16",
+    )
     queue_length: int = Field(
         32, ge=0, le=4096, description="Requests that may wait in the gateway"
     )
@@ -123,6 +127,16 @@ class Settings(BaseSettings):
     @classmethod
     def _read_bytes(cls, value: object) -> object:
         return bytes_of(value) if isinstance(value, str) else value
+
+    @field_validator("drafts", mode="before")
+    @classmethod
+    def _check_drafts(cls, value: object) -> str:
+        text = str(value)
+        if text in {"auto", "off"} or (
+            re.fullmatch(r"\d{1,2}", text, re.ASCII) and 1 <= int(text) <= DRAFTS_MAX
+        ):
+            return text
+        raise ValueError(f"expected auto, off or 1 to {DRAFTS_MAX}")
 
     @field_validator("api_keys", mode="before")
     @classmethod
