@@ -8,7 +8,7 @@ from meshnet.cli.bench.latency import VARIANTS, Turn, Variant, latency_page, lat
 from meshnet.cli.bench.paired import Sample
 from meshnet.cli.settings import load_settings
 
-STAR, CHAIN = Variant("star", 2, 0), Variant("chain", 1, 1)
+STAR, CHAIN = Variant("star", 2, 0), Variant("chain", 1, 1, against="star")
 
 
 def sample(token_ms: float, wire_ms: float) -> Sample:
@@ -36,6 +36,21 @@ def test_a_token_is_compared_with_its_own_round_without_delay():
     assert rows["chain", 50.0]["messages"] == 4
 
 
+def test_a_variant_is_held_against_another_at_the_same_delay():
+    samples = {
+        Turn(STAR, 50.0): [sample(300.0, 50.0), sample(400.0, 50.0)],
+        Turn(STAR, 0.0): [sample(1.0, 0.0), sample(1.0, 0.0)],
+        Turn(CHAIN, 50.0): [sample(150.0, 50.0), sample(200.0, 50.0)],
+        Turn(CHAIN, 0.0): [sample(3.0, 0.0), sample(3.0, 0.0)],
+    }
+
+    found = {(row["variant"], row["delay_ms"]): row["against"] for row in latency_rows(samples, 3)}
+
+    assert found["chain", 50.0]["median"] == 0.5
+    assert found["chain", 0.0]["median"] == 3.0
+    assert found["star", 50.0] is None
+
+
 def test_the_formula_has_the_delay_that_was_measured():
     """A proxy that delays by 60 ms where 50 were asked for makes no mesh slow."""
     samples = {Turn(STAR, 0.0): [sample(40.0, 0.0)], Turn(STAR, 50.0): [sample(400.0, 60.0)]}
@@ -48,8 +63,8 @@ def test_the_page_has_a_line_for_each_variant_and_delay():
 
     page = latency_page({"model": "toy", "nodes": 3, "rows": latency_rows(samples, 3)})
 
-    assert "| star, 0 ms | 0 | 6 | 40.0 | 40.0 to 40.0 | 1 |" in page
-    assert "| star, 5 ms | 5 | 6 | 70.0 | 70.0 to 70.0 | 1 |" in page
+    assert "| star, 0 ms | 0 | 6 | 40.0 | 40.0 to 40.0 | 1 | – |" in page
+    assert "| star, 5 ms | 5 | 6 | 70.0 | 70.0 to 70.0 | 1 | – |" in page
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)

@@ -15,7 +15,9 @@ from meshnet.cli.bench.report import number, table
 Results = Mapping[str, Mapping[str, Any]]
 """By name of the run."""
 
-MESH, FAST, RPC, LONE = "mesh:2x1@int8", "mesh:2x1@int8-fast", "llama-rpc:2x1", "engine:1@int8"
+# Without drafts: what they win depends on the text, and the others have none.
+MESH, FAST = "mesh:2x1@int8+drafts=off", "mesh:2x1@int8-fast+drafts=off"
+RPC, LONE = "llama-rpc:2x1", "engine:1@int8"
 SMALL, LARGE = "smollm2-135m", "random-1.1b"
 
 
@@ -67,7 +69,7 @@ class Line:
     def target(self) -> str:
         if self.least is not None:
             return f"≥ {self.least:g}"
-        return f"≤ {self.most:g}" if self.most is not None else "told"
+        return f"≤ {self.most:.4g}" if self.most is not None else "told"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,16 @@ def over_delay(variant: str, delay_ms: float) -> Callable[[Mapping[str, Any]], F
     return read
 
 
+def against_star(variant: str, delay_ms: float) -> Callable[[Mapping[str, Any]], Figure]:
+    def read(result: Mapping[str, Any]) -> Figure:
+        for row in result["rows"]:
+            if (row["variant"], row["delay_ms"]) == (variant, delay_ms) and row["against"]:
+                return _spread(row["against"])
+        return Figure(None)
+
+    return read
+
+
 def _spread(found: Mapping[str, float]) -> Figure:
     return Figure(found["median"], f"{number(found['min'])} to {number(found['max'])}")
 
@@ -140,6 +152,13 @@ LINES = (
     Line("second turn / cold", "turns-small", metric("ratio", MESH), most=0.12),
     Line("star, 50 ms / formula", "latency-small", over_delay("star", 50.0), most=1.05),
     Line("chain, 50 ms / formula", "latency-small", over_delay("chain", 50.0), most=1.05),
+    Line(
+        "drafts / star, repeating text",
+        "latency-small",
+        against_star("drafts, repeating text", 50.0),
+        most=0.35,
+    ),
+    Line("drafts / star, other text", "latency-small", against_star("drafts", 50.0), most=1 / 0.97),
     Line("memory, SmolLM2", "memory-small", worst("over"), most=1.10),
     Line("memory, 1.1B", "memory-large", worst("over"), most=1.10),
     Line("peak while loading, SmolLM2", "memory-small", worst("peak_over"), most=1.0),

@@ -127,7 +127,8 @@ def budget_result(settings: Settings, order: Order, *, nodes: int, tokens: int) 
     cores = pin(order.cores)
     source = resolve_model(settings.model, settings)
     layers = split_layers(source, nodes=nodes, split=None)
-    own = settings.model_copy(update={"threads": settings.threads or 1})
+    # Without drafts: a step is then a token.
+    own = settings.model_copy(update={"threads": settings.threads or 1, "drafts": "off"})
     budgets, samples = run_loop(lambda: _measure(own, source, layers, order.rules, tokens))
     owns = [each.own_ms for each in budgets]
     typical = min(budgets, key=lambda each: abs(each.own_ms - statistics.median(owns)))

@@ -68,6 +68,8 @@ VARIANTS = (
     Variant("2 nodes, prompt in chunks of 7", 2, (("prefill_chunk", "7"),)),
     Variant("2 nodes, in a batch of 8", 2, others=7),
     Variant("2 nodes, as a second turn", 2, second_turn=True),
+    Variant("2 nodes, with drafts", 2, (("drafts", "4"),)),
+    Variant("2 nodes, without drafts", 2, (("drafts", "off"),)),
     Variant("3 nodes, killed", 3, killed=True),
 )
 

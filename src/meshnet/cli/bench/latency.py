@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from meshnet.cli.bench.load import LoadProbe
 from meshnet.cli.bench.mesh import timed_generation
-from meshnet.cli.bench.paired import Rules, Sample, Values, spread, take_turns
+from meshnet.cli.bench.paired import Rules, Sample, Values, ratios, spread, take_turns
 from meshnet.cli.bench.paired_command import Order
 from meshnet.cli.bench.prompts import Prompts
 from meshnet.cli.bench.report import number, table
@@ -59,12 +59,23 @@ class Variant:
     settings: tuple[tuple[str, str], ...] = ()
     repeats: bool = False
     """Whether the prompt repeats itself, so that a guess can be right."""
+    against: str | None = None
+    """The variant that it is held against, at the same delay."""
 
     def messages(self, nodes: int) -> int:
         return self.messages_per_node * nodes + self.messages_more
 
 
-VARIANTS = (Variant("star", 2, 0),)
+DRAFTS_OFF = (("drafts", "off"),)
+DRAFTS_ON = (("drafts", "auto"),)
+VARIANTS = (
+    Variant("star", 2, 0, DRAFTS_OFF),
+    Variant("drafts", 2, 0, DRAFTS_ON, against="star"),
+    Variant("star, repeating text", 2, 0, DRAFTS_OFF, repeats=True),
+    Variant(
+        "drafts, repeating text", 2, 0, DRAFTS_ON, repeats=True, against="star, repeating text"
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +133,10 @@ def latency_result(
 def latency_rows(samples: Mapping[Turn, Sequence[Sample]], nodes: int) -> list[dict[str, Any]]:
     """Compare each turn with its variant at no delay, round by round."""
     still = {turn.variant: taken for turn, taken in samples.items() if turn.delay_ms == 0.0}
-    rows = []
+    by_name: dict[tuple[str | None, float], Sequence[Sample]] = {
+        (turn.variant.name, turn.delay_ms): taken for turn, taken in samples.items()
+    }
+    rows: list[dict[str, Any]] = []
     for turn, taken in samples.items():
         messages = turn.variant.messages(nodes)
         over = [
@@ -138,10 +152,16 @@ def latency_rows(samples: Mapping[Turn, Sequence[Sample]], nodes: int) -> list[d
                 "wire_ms": spread([sample.values["wire_ms"] for sample in taken]),
                 "token_ms": spread([sample.values["token_ms"] for sample in taken]),
                 "over_formula": spread(over),
+                "against": _against(taken, by_name.get((turn.variant.against, turn.delay_ms))),
                 "disturbed": sum(sample.disturbed for sample in taken),
             }
         )
     return rows
+
+
+def _against(taken: Sequence[Sample], others: Sequence[Sample] | None) -> dict[str, float] | None:
+    """Return the time of a token over that of the other variant, round by round."""
+    return None if others is None else spread(ratios(taken, others, "token_ms"))
 
 
 async def _measure(
@@ -231,12 +251,17 @@ def latency_page(result: Mapping[str, Any]) -> str:
             number(row["token_ms"]["median"]),
             f"{number(row['token_ms']['min'])} to {number(row['token_ms']['max'])}",
             number(row["over_formula"]["median"]),
+            number(row["against"]["median"]) if row["against"] else "–",
         )
         for row in result["rows"]
     ]
-    titles = ("variant, delay", "measured d", "messages m", "ms a token", "spread", "/ (m d + c)")
+    titles = (
+        "variant, delay", "measured d", "messages m", "ms a token", "spread", "/ (m d + c)",
+        "/ star",
+    )  # fmt: skip
     return (
         f"# latency: {result['model']}, {result['nodes']} nodes behind delaying proxies\n\n"
         f"{table(titles, rows)}\n\n"
-        "d: one-way delay of every link; c: a token's time without delay, of the same round.\n"
+        "d: one-way delay of every link; c: a token's time without delay, of the same round; "
+        "/ star: over the star without drafts on the same text.\n"
     )
