@@ -197,14 +197,15 @@ def _save_ministral(path: Path, *, beta: float) -> Path:
     return path
 
 
+@pytest.mark.parametrize("lengths", [(1, 3, 4), (1, 1, 1)], ids=["ragged", "decodes"])
 @pytest.mark.parametrize("weights", FORMATS, ids=lambda weights: weights.value)
 def test_rows_of_several_sessions_come_out_as_they_would_alone(
-    tmp_path: Path, weights: WeightFormat
+    tmp_path: Path, weights: WeightFormat, lengths: tuple[int, ...]
 ):
     """A decode, a chunk that crosses into the next cell, and a prefill, in one call."""
     path = save_family(tmp_path, "qwen2-swa", max_position_embeddings=CONTEXT)
     lean = _lean(path, weights)
-    pasts, lengths = (5, 255, 0), (1, 3, 4)
+    pasts = (5, 255, 0)
     alone, together = ([_filled(lean, *each) for each in enumerate(pasts)] for _ in range(2))
     parts = [
         _part(_entering(lean, past + length, seed), past, past + length)
@@ -223,6 +224,8 @@ def test_rows_of_several_sessions_come_out_as_they_would_alone(
         torch.testing.assert_close(got, torch.cat(expected), atol=2e-4, rtol=1e-5)
     else:
         assert torch.equal(got, torch.cat(expected))
+        for ours, theirs in zip(together, alone, strict=True):
+            assert torch.equal(*(cache.layers[5].buffer.last(1)[0] for cache in (ours, theirs)))
 
 
 @torch.inference_mode()

@@ -9,11 +9,13 @@ are filled up to `Tile.rows_min`, which the self-test finds.
     row 300      [keys 0 .................. 511]        with 211 of them masked
     row 600      [keys 0 ............................. 767]
 
-Legend: T new positions, H query heads, K key/value heads, G = H / K, D head size, S keys read.
+Legend: B sessions, T new positions, R rows, H query heads, K key/value heads, G = H / K, D head
+size, S keys read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -76,53 +78,73 @@ def attend(
 ) -> Tensor:
     """Attend from positions [past_length, past_length + T), whose keys `held` has: THD."""
     stop = past_length + query_THD.shape[0]
-    assert held.keys is not None
-    assert held.values is not None
     assert held.length >= stop, f"{held.length} positions held, {stop} needed"
     masks = masks or Masks()
     parts = []
     position = past_length
     while position < stop:
         end = min(stop, cell_stop(position))
-        first = first_key(position, shape.window) - held.start
-        last = cell_stop(position) - held.start
-        keys_KSD, values_KSD = held.keys, held.values
-        if first or last < held.capacity:
-            keys_KSD = keys_KSD.narrow(1, first, last - first)
-            values_KSD = values_KSD.narrow(1, first, last - first)
         cell_THD = query_THD
         if end - position < len(query_THD):
             cell_THD = query_THD.narrow(0, position - past_length, end - position)
-        at = position - held.start - first
-        parts.append(_attend_in_cell(cell_THD, keys_KSD, values_KSD, at, shape, rows_min, masks))
+        parts.append(_attend_in_cell(cell_THD, _Cell.of(held, position, shape), rows_min, masks))
         position = end
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _attend_in_cell(
-    query_THD: Tensor,
-    keys_KSD: Tensor,
-    values_KSD: Tensor,
-    at: int,
-    shape: Shape,
-    rows_min: int,
-    masks: Masks,
+def attend_each(
+    query_BHD: Tensor, held: Sequence[KVBuffer], shape: Shape, *, rows_min: int, masks: Masks
 ) -> Tensor:
-    """Attend from rows of one cell; the first of them is at key `at`."""
-    length, heads, _ = query_THD.shape
-    held_heads, span, _ = keys_KSD.shape
+    """Attend from the last position of each of B buffers: BHD, the bits that `attend` yields."""
+    batch, heads, size = query_BHD.shape
+    assert held[0].keys is not None
+    held_heads = held[0].keys.shape[0]
     group = heads // held_heads
-    query_KRD = _of_held_heads(query_THD, held_heads, rows_min)
-    rows = query_KRD.shape[1]
-    mask_RS = masks.of(rows, group, span, at, shape.window, query_THD)
-    keys_KDS = keys_KSD.transpose(1, 2)
-    if shape.softcap is None:
-        scores_KRS = torch.baddbmm(mask_RS, query_KRD, keys_KDS, alpha=shape.scaling)
+    query_BKRD = _filled(query_BHD.reshape(batch, held_heads, group, size), rows_min)
+    outputs = [
+        _weighed(query_KRD, _Cell.of(buffer, buffer.length - 1, shape), group, masks)
+        for query_KRD, buffer in zip(query_BKRD.unbind(0), held, strict=True)
+    ]
+    output_BKRD = torch.stack(outputs)
+    if group < rows_min:
+        output_BKRD = output_BKRD.narrow(2, 0, group)
+    return output_BKRD.reshape(batch, heads, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """What the rows of one cell read, the first of them from key `at`."""
+
+    keys_KSD: Tensor
+    values_KSD: Tensor
+    at: int
+    shape: Shape
+
+    @classmethod
+    def of(cls, held: KVBuffer, position: int, shape: Shape) -> _Cell:
+        keys_KSD, values_KSD = held.keys, held.values
+        assert keys_KSD is not None
+        assert values_KSD is not None
+        first = first_key(position, shape.window) - held.start
+        last = cell_stop(position) - held.start
+        if first or last < keys_KSD.shape[1]:
+            keys_KSD = keys_KSD.narrow(1, first, last - first)
+            values_KSD = values_KSD.narrow(1, first, last - first)
+        return cls(keys_KSD, values_KSD, position - held.start - first, shape)
+
+
+def _attend_in_cell(query_THD: Tensor, cell: _Cell, rows_min: int, masks: Masks) -> Tensor:
+    """Attend from rows of one cell."""
+    length, heads, size = query_THD.shape
+    held_heads = cell.keys_KSD.shape[0]
+    group = heads // held_heads
+    if length == 1:
+        query_KRD = query_THD.reshape(held_heads, group, size)
     else:
-        scores_KRS = torch.bmm(query_KRD, keys_KDS).mul_(shape.scaling / shape.softcap)
-        scores_KRS.tanh_().mul_(shape.softcap).add_(mask_RS)
-    output_KRD = torch.bmm(_softmax(scores_KRS, shape.sinks_H), values_KSD)
-    if rows > length * group:
+        query_KRD = query_THD.view(length, held_heads, group, size).transpose(0, 1)
+        query_KRD = query_KRD.reshape(held_heads, length * group, size)
+    output_KRD = _weighed(_filled(query_KRD, rows_min), cell, group, masks)
+    if length * group < rows_min:
         output_KRD = output_KRD.narrow(1, 0, length * group)
     if length == 1:
         return output_KRD.reshape(1, heads, -1)
@@ -130,20 +152,27 @@ def _attend_in_cell(
     return output.reshape(length, heads, -1)
 
 
-def _of_held_heads(query_THD: Tensor, held_heads: int, rows_min: int) -> Tensor:
-    """Rows by the key head that they read, at least `rows_min` of each: KRD."""
-    length, heads, size = query_THD.shape
-    group = heads // held_heads
-    if length == 1:
-        query_KRD = query_THD.reshape(held_heads, group, size)
+def _weighed(query_KRD: Tensor, cell: _Cell, group: int, masks: Masks) -> Tensor:
+    """Values weighed by how well queries and keys match: KRD."""
+    shape = cell.shape
+    rows, span = query_KRD.shape[1], cell.keys_KSD.shape[1]
+    mask_RS = masks.of(rows, group, span, cell.at, shape.window, query_KRD)
+    keys_KDS = cell.keys_KSD.transpose(1, 2)
+    if shape.softcap is None:
+        scores_KRS = torch.baddbmm(mask_RS, query_KRD, keys_KDS, alpha=shape.scaling)
     else:
-        query_KRD = query_THD.view(length, held_heads, group, size).transpose(0, 1)
-        query_KRD = query_KRD.reshape(held_heads, length * group, size)
-    missing = rows_min - length * group
-    if missing > 0:
-        first = query_KRD.narrow(1, 0, 1).expand(-1, missing, -1)
-        query_KRD = torch.cat([query_KRD, first], 1)
-    return query_KRD
+        scores_KRS = torch.bmm(query_KRD, keys_KDS).mul_(shape.scaling / shape.softcap)
+        scores_KRS.tanh_().mul_(shape.softcap).add_(mask_RS)
+    return torch.bmm(_softmax(scores_KRS, shape.sinks_H), cell.values_KSD)
+
+
+def _filled(query: Tensor, rows_min: int) -> Tensor:
+    """At least `rows_min` rows along the last axis but one; what fills up is never looked at."""
+    missing = rows_min - query.shape[-2]
+    if missing <= 0:
+        return query
+    first = query.narrow(-2, 0, 1)
+    return torch.cat([query, first.expand(*query.shape[:-2], missing, -1)], -2)
 
 
 def _mask(rows: int, group: int, span: int, at: int, window: int | None, like: Tensor) -> Tensor:

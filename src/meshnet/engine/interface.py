@@ -14,7 +14,7 @@ Legend: B batch (1), H heads, T new positions, S keys, D head size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from torch.nn import functional
 from transformers import AttentionInterface
 
 from meshnet.core.vocabulary import LayerRange
-from meshnet.engine.attention import Masks, Shape, attend
+from meshnet.engine.attention import Masks, Shape, attend, attend_each
 from meshnet.engine.cache import Rows, rows_of
 from meshnet.engine.kv import KEY_GRID, KVBuffer
 
@@ -89,6 +89,10 @@ class GridAttention:
         """Make it known to transformers, and return the name it has there."""
         AttentionInterface.register(self.name, partial(_attention, settings=self))
         return self.name
+
+    def attend_each(self, query_BHD: Tensor, buffers: Sequence[KVBuffer], shape: Shape) -> Tensor:
+        """Attend from the last position of each of several sessions: BHD."""
+        return attend_each(query_BHD, buffers, shape, rows_min=self.rows_min, masks=self.masks)
 
     def attend(self, query_THD: Tensor, rows: Rows, shape: Shape) -> Tensor:
         """Attend from the rows of one session, the last in their buffer: THD."""

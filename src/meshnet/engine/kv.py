@@ -79,8 +79,8 @@ class KVBuffer:
         self.keys = self._roomy(self.keys, keys_HTD, start, after)
         self.values = self._roomy(self.values, values_HTD, start, after)
         self.start, self.length = start, after
-        self.keys[:, before - start : after - start] = keys_HTD
-        self.values[:, before - start : after - start] = values_HTD
+        self.keys.narrow(1, before - start, after - before).copy_(keys_HTD)
+        self.values.narrow(1, before - start, after - before).copy_(values_HTD)
 
     def last(self, positions: int) -> tuple[Tensor, Tensor]:
         """Views of the last `positions` keys and values: HSD."""

@@ -97,7 +97,7 @@ class LeanLayer:
         self._queries: int = projections.q_proj.out_features // self._size
         self._keys: int = projections.k_proj.out_features // self._size
         self._shape = Shape(projections.scaling, window)
-        self._attend = attention.attend
+        self._grid = attention
         self._before_attention = _norm(module.input_layernorm)
         self._before_mlp = _norm(module.post_attention_layernorm)
         self._of_heads = _norm_of_heads(projections, self._queries, self._keys)
@@ -135,6 +135,8 @@ class LeanLayer:
         rotary.turn(turned_TNS)
         if len(parts) == 1:
             return self._attended_alone(turned_TNS, value_TKS, parts[0].cache)
+        if len(parts) == len(turned_TNS):
+            return self._attended_each(turned_TNS, value_TKS, parts)
         return torch.cat(
             [
                 self._attended_alone(
@@ -146,12 +148,24 @@ class LeanLayer:
             ]
         )
 
+    def _attended_each(
+        self, turned_BNS: Tensor, value_BKS: Tensor, parts: Sequence[Part]
+    ) -> Tensor:
+        """One row of each session."""
+        buffers = [part.cache.layers[self._index].buffer for part in parts]
+        keys = turned_BNS.narrow(1, self._queries, self._keys).unsqueeze(2).unbind(0)
+        values = value_BKS.unsqueeze(2).unbind(0)
+        for buffer, key_K1S, value_K1S in zip(buffers, keys, values, strict=True):
+            buffer.append(key_K1S, value_K1S)
+        query_BHS = turned_BNS.narrow(1, 0, self._queries)
+        return self._grid.attend_each(query_BHS, buffers, self._shape).flatten(1)
+
     def _attended_alone(self, turned_TNS: Tensor, value_TKS: Tensor, cache: Any) -> Tensor:
         held = cache.layers[self._index].buffer
         key_TKS = turned_TNS.narrow(1, self._queries, self._keys)
         held.append(key_TKS.transpose(0, 1), value_TKS.transpose(0, 1))
         query_THS = turned_TNS.narrow(1, 0, self._queries)
-        return self._attend(query_THS, Rows(held, len(key_TKS)), self._shape).flatten(1)
+        return self._grid.attend(query_THS, Rows(held, len(key_TKS)), self._shape).flatten(1)
 
 
 class _Separate:
