@@ -68,7 +68,9 @@ class Cluster:
         cacheless: frozenset[NodeId] = frozenset(),
         pin_s: float = 5.0,
         step_max_s: float = 0.002,
+        truncate: bool = False,
     ) -> None:
+        self._truncate = truncate
         self._step_max_s = step_max_s
         self._layers, self._old, self._cacheless = dict(layers), old, cacheless
         self._limits = NodeLimits(kv_bytes_max=2**30, sessions_max=sessions_max, pin_s=pin_s)
@@ -90,7 +92,9 @@ class Cluster:
         shard = shard or ToyShard(
             self._layers[node],
             layers_total=LAYERS_TOTAL,
-            capabilities=Capabilities(kv_cache=node not in self._cacheless, multi_token=True),
+            capabilities=Capabilities(
+                kv_cache=node not in self._cacheless, multi_token=True, truncate=self._truncate
+            ),
         )
         compute = SimCompute(self._rng, step_max_s=self._step_max_s)
         self.down.discard(node)
@@ -185,9 +189,15 @@ def request(
     sampling: SamplingParams | None = None,
     stop_ids: tuple[int, ...] = (),
     deadline_s: float = 600.0,
+    owner: str | None = None,
 ) -> GenerationRequest:
     return GenerationRequest(
-        prompt, tokens_max, sampling or SamplingParams(), frozenset(stop_ids), deadline_s
+        prompt,
+        tokens_max,
+        sampling or SamplingParams(),
+        frozenset(stop_ids),
+        deadline_s,
+        prefix_owner=owner,
     )
 
 

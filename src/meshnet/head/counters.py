@@ -15,6 +15,8 @@ class HeadCounters:
     failed: int = 0
     cancelled: int = 0
     tokens: int = 0
+    reused: int = 0
+    """Tokens of prompts that earlier sessions held."""
     prefills: int = 0
     """Steps that carried all ids so far, refills and stateless steps among them."""
     refills: Counter[RefillReason] = field(default_factory=Counter)

@@ -18,6 +18,7 @@ from types import TracebackType
 from meshnet.core.routing import Inventory, NoRoute, find_route
 from meshnet.core.vocabulary import (
     Capabilities,
+    Hop,
     HopLost,
     LayerRange,
     ModelId,
@@ -93,6 +94,28 @@ class Directory:
         if isinstance(found, NoRoute) or self._kv_cache:
             return found
         return replace(found, kv_cache=False)
+
+    def standing(self, route: Route) -> tuple[str, ...] | None:
+        """Return the arithmetic of each hop; None if some hop is not served as it was."""
+        arithmetic = []
+        for hop in route.hops:
+            shard = self._shard(hop, route)
+            if shard is None:
+                return None
+            arithmetic.append(shard.arithmetic)
+        return tuple(arithmetic)
+
+    def _shard(self, hop: Hop, route: Route) -> ShardDescription | None:
+        node = self._known.get(hop.node)
+        if node is None or not node.ready or node.wire != hop.wire or hop.node in self._strikes:
+            return None
+        kind = (route.model, route.fingerprint)
+        fitting = (
+            shard
+            for shard in node.shards
+            if (shard.model, shard.fingerprint) == kind and shard.layers.holds(hop.layers)
+        )
+        return next(fitting, None)
 
     def ready(self, model: ModelId) -> bool:
         return isinstance(self.route(model), Route)

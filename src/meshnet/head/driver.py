@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 
 from meshnet.core.generation.admission import Admission, AdmissionSpec
@@ -24,7 +25,7 @@ from meshnet.core.generation.machine import Generation
 from meshnet.core.generation.states import GenerationSpec
 from meshnet.core.generation.stopping import StopRules
 from meshnet.core.generation.transcript import Release
-from meshnet.core.vocabulary import ModelId, Route, SessionId
+from meshnet.core.vocabulary import ModelId, NodeId, Route, SessionId
 from meshnet.head.admission_queue import AdmissionQueue
 from meshnet.head.admit import AdmissionRun
 from meshnet.head.calls import Calls
@@ -33,6 +34,7 @@ from meshnet.head.counters import HeadCounters
 from meshnet.head.directory import Directory
 from meshnet.head.hints import ReleaseHints
 from meshnet.head.keeping import PlaceKeeper
+from meshnet.head.lingering import Lingering, LingeringSessions, PrefixLimits, Taken
 from meshnet.head.observation import Observation
 from meshnet.head.run import GenerationRun
 from meshnet.head.seam import FinishEvent, GenerationFailed, GenerationRequest, TokenEvent
@@ -49,6 +51,7 @@ class HeadLimits:
     release_timeout_s: float = 2.0
     keep_places_s: float = 2.0
     """How often hops hear of a step that takes long; by itself a node keeps a place for 5 s."""
+    prefixes: PrefixLimits = field(default_factory=PrefixLimits)
 
 
 def record_nothing(event: Event) -> None:
@@ -87,6 +90,9 @@ class Head:
         self._hints = ReleaseHints(client, self._tasks, timeout_s=self._limits.release_timeout_s)
         self._keeper = PlaceKeeper(client, self._tasks, every_s=self._limits.keep_places_s)
         self._calls = Calls(client, directory, model=model, clock=clock)
+        self._lingering = LingeringSessions(
+            self._limits.prefixes, standing=directory.standing, let_go=self._let_go
+        )
         self.counters = HeadCounters()
 
     @property
@@ -117,6 +123,7 @@ class Head:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._lingering.clear()
         self._hints.stop()
         self._keeper.stop()
         if isinstance(error, asyncio.CancelledError):
@@ -136,13 +143,13 @@ class Head:
         seen = Observation(
             self.counters, self._record, self._clock, session=session, trace=request.trace
         )
-        route = await self._admit(session, request, deadline_at, seen)
+        route, taken = await self._admit(session, request, deadline_at, seen)
         run = GenerationRun(
-            self._machine(session, request, deadline_at, route),
+            self._machine(session, request, deadline_at, route, taken),
             session=session,
             calls=self._calls,
             places=self._keeper.places(session, self._model, self._room(request)),
-            release=self._release,
+            release=partial(self._release, request),
             clock=self._clock,
             seen=seen,
         )
@@ -153,29 +160,44 @@ class Head:
                     yield item
         finally:
             run.close()
+            if taken is not None and not run.reused:
+                self._lingering.forget(taken)
 
     async def _admit(
         self, session: SessionId, request: GenerationRequest, deadline_at: float, seen: Observation
-    ) -> Route:
-        admitted = False
+    ) -> tuple[Route, Taken | None]:
+        """Return the route that has room, and what it goes on from. Raises GenerationFailed."""
+        admitted, taken = False, None
         try:
             async with self._queue.front(request.deadline_s):
-                route = await self._admission(session, request, deadline_at, seen).admit()
+                taken = self._lingering.take(request.prefix_owner, request.prompt, self._clock())
+                spec = AdmissionSpec(
+                    session,
+                    self._room(request),
+                    deadline_at,
+                    None if taken is None else taken.lingering.session,
+                )
+                route = await self._admission(spec, taken, seen).admit()
             admitted = True
-            return route
         except GenerationFailed as failed:
             seen.failed(failed.code.value)
             raise
         finally:
             if not admitted:
                 seen.ended(None)
+                if taken is not None:
+                    self._lingering.put_back(taken)
+        if taken is not None and route != taken.route:
+            self._lingering.put_back(taken)
+            taken = None
+        return route, taken
 
     def _admission(
-        self, session: SessionId, request: GenerationRequest, deadline_at: float, seen: Observation
+        self, spec: AdmissionSpec, taken: Taken | None, seen: Observation
     ) -> AdmissionRun:
-        known = self._directory.route(self._model)
+        known = self._directory.route(self._model) if taken is None else taken.route
         machine = Admission(
-            AdmissionSpec(session, self._room(request), deadline_at),
+            spec,
             known if isinstance(known, Route) else None,
             limits=self._limits.admission,
             jitter=self._jitter,
@@ -190,7 +212,12 @@ class Head:
         )
 
     def _machine(
-        self, session: SessionId, request: GenerationRequest, deadline_at: float, route: Route
+        self,
+        session: SessionId,
+        request: GenerationRequest,
+        deadline_at: float,
+        route: Route,
+        taken: Taken | None,
     ) -> Generation:
         spec = GenerationSpec(
             session=session,
@@ -201,6 +228,7 @@ class Head:
             reserved=route.kv_cache,
             trace=request.trace,
             owner=request.owner,
+            adoption=None if taken is None else taken.adoption,
         )
         return Generation(
             spec,
@@ -214,5 +242,14 @@ class Head:
         """Positions to reserve; a longer answer grows its sessions as it goes."""
         return len(request.prompt) + min(request.tokens_max, self._limits.reserved_tokens_max)
 
-    def _release(self, release: Release) -> None:
-        self._hints.send(release, then=self._queue.tell_place_freed)
+    def _release(self, request: GenerationRequest, release: Release) -> None:
+        remains, linger_on = release.remains, frozenset[NodeId]()
+        if remains is not None and self._lingering.keep(
+            release.session, request.prefix_owner, remains, self._clock()
+        ):
+            linger_on = frozenset(hop.node for hop in remains.route.hops)
+        self._hints.send(release, self._queue.tell_place_freed, linger_on)
+
+    def _let_go(self, lingering: Lingering) -> None:
+        nodes = tuple(hop.node for hop in lingering.remains.route.hops)
+        self._hints.send(Release(lingering.session, nodes), self._queue.tell_place_freed)

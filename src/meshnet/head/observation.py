@@ -89,6 +89,7 @@ class Observation:
             self._counters.cancelled += 1
         if stats is not None:
             self._counters.prefills += stats.prefills
+            self._counters.reused += stats.reused
         self._record(
             GenerationFinished(
                 outcome=self._outcome,
@@ -97,6 +98,7 @@ class Observation:
                 duration_s=self.duration_s,
                 session=self._session,
                 request=self._trace,
+                reused=0 if stats is None else stats.reused,
             )
         )
 

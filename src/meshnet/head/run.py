@@ -51,6 +51,10 @@ class GenerationRun:
     def done(self) -> bool:
         return self._machine.done
 
+    @property
+    def reused(self) -> int:
+        return self._machine.reused
+
     async def advance(self) -> list[Item]:
         """Go on until something is new for the consumer, who has taken all there was before.
 
@@ -78,7 +82,7 @@ class GenerationRun:
             match action:
                 case Emit(token):
                     self._seen.token()
-                    items.append(TokenEvent(token))
+                    items.append(TokenEvent(token, self._machine.reused))
                 case Finish():
                     self._seen.finished(action.reason.value)
                     items.append(self._finish(action))
@@ -136,4 +140,5 @@ class GenerationRun:
             hops=stats.hops,
             guessed=stats.guessed,
             accepted=stats.accepted,
+            cached_tokens=stats.reused,
         )

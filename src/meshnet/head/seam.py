@@ -15,6 +15,9 @@ class GenerationRequest:
 
     `owner` is an opaque tag (1 to 32 of A-Z a-z 0-9 . _ -): owners take turns on the nodes. Without
     one the generation is an owner of its own.
+
+    `prefix_owner` names whose ended sessions this one may go on from, and for whom it is kept in
+    turn; without one it is kept for nobody.
     """
 
     prompt: tuple[int, ...]
@@ -24,6 +27,7 @@ class GenerationRequest:
     deadline_s: float
     trace: str | None = None
     owner: str | None = None
+    prefix_owner: str | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt or self.tokens_max < 1:
@@ -36,6 +40,8 @@ class GenerationRequest:
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
     token: SampledToken
+    cached_tokens: int = 0
+    """Tokens of the prompt that an earlier session held; equal in all events of a generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,8 @@ class FinishEvent:
     """Draft tokens sent for verification."""
     accepted: int = 0
     """Those of them that were right; the answer holds them like any other token."""
+    cached_tokens: int = 0
+    """Tokens of the prompt that an earlier session held."""
 
 
 class GenerationFailed(MeshnetError):

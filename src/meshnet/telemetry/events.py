@@ -109,6 +109,7 @@ class GenerationFinished:
     duration_s: float
     session: str
     request: str | None = None
+    reused: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,18 +68,24 @@ class Metrics:
             "meshnet_weight_bytes", "Bytes of weights held", "model", "layers"
         )
         self._load_failures = self._counter("meshnet_shard_failures", "Shards that did not load")
-        self._refills = self._counter(
-            "meshnet_refills", "Prefills that repaired a running generation", "reason"
-        )
-        self._ttft = self._histogram("meshnet_ttft_seconds", "Time to the first token")
-        self._tokens = self._counter("meshnet_tokens", "Tokens emitted by this head")
-        self._started = self._counter("meshnet_generations_started", "Generations begun")
-        self._generations = self._counter("meshnet_generations", "Generations ended", "outcome")
+        self._add_head()
         self._gateway = self._counter(
             "meshnet_gateway_requests", "Requests answered by the gateway", "status"
         )
         self._restarts = self._counter("meshnet_child_restarts", "Node processes started again")
         self._faults = self._counter("meshnet_faults", "Bugs caught at a process boundary")
+
+    def _add_head(self) -> None:
+        self._refills = self._counter(
+            "meshnet_refills", "Prefills that repaired a running generation", "reason"
+        )
+        self._ttft = self._histogram("meshnet_ttft_seconds", "Time to the first token")
+        self._tokens = self._counter("meshnet_tokens", "Tokens emitted by this head")
+        self._reused = self._counter(
+            "meshnet_tokens_reused", "Tokens of prompts that earlier sessions held"
+        )
+        self._started = self._counter("meshnet_generations_started", "Generations begun")
+        self._generations = self._counter("meshnet_generations", "Generations ended", "outcome")
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
@@ -146,3 +152,4 @@ class Metrics:
             case GenerationFinished(outcome=outcome):
                 self._generations.labels(outcome).inc()
                 self._tokens.inc(event.tokens)
+                self._reused.inc(event.reused)

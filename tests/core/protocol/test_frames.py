@@ -396,33 +396,3 @@ def test_ten_thousand_hostile_answers_are_read_or_lost_and_nothing_else():
         assert decode_answer(encode_answer(7, reply), DECODE, LIMITS) == reply
 
     assert 0 < read < HOSTILE
-
-
-def test_a_frame_may_adopt_as_a_request_may():
-    frame = encode_step(1, replace(DECODE, adopt=SessionId("old")))
-
-    assert decode_step(frame, OPENING, LIMITS).adopt == "old"
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        replace(DECODE, adopt=SessionId("old"), prefix=None),
-        replace(DECODE, adopt=SessionId("old"), past_length=0),
-        replace(DECODE, adopt=SessionId("s")),
-        replace(PREFILL, adopt=SessionId("old")),
-    ],
-)
-def test_a_frame_that_proves_nothing_adopts_nothing(wrong):
-    with pytest.raises(BadField) as caught:
-        decode_step(encode_step(1, wrong), OPENING, LIMITS)
-
-    assert caught.value.field == "X-Meshnet-Adopt"
-
-
-def test_the_last_frame_of_a_stream_may_leave_the_session():
-    frame = encode_release(Ending.LINGERS)
-
-    assert decode_step(frame, OPENING, LIMITS) is Ending.LINGERS
-    with pytest.raises(BadField):
-        decode_step(frame[:1] + b"\2" + frame[2:], OPENING, LIMITS)

@@ -40,6 +40,8 @@ class GenerationStats:
     """Draft tokens sent for verification."""
     accepted: int = 0
     """Those of them that were right."""
+    reused: int = 0
+    """Tokens of the prompt that an earlier session held."""
 
 
 @dataclass(slots=True)
@@ -62,6 +64,7 @@ class Accounts:
     refills: int = 0
     guessed: int = 0
     accepted: int = 0
+    reused: int = 0
     started_at: float | None = None
     first_token_at: float | None = None
     hops: dict[Hop, HopAccount] = field(default_factory=dict)
@@ -97,6 +100,7 @@ class Accounts:
             hops=tuple(_closed(hop, account) for hop, account in self.hops.items()),
             guessed=self.guessed,
             accepted=self.accepted,
+            reused=self.reused,
         )
 
 

@@ -60,6 +60,8 @@ class AdmissionSpec:
     session: SessionId
     tokens: int
     deadline_at: float
+    adopt: SessionId | None = None
+    """The session that the first route holds: its places are as good as free ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class Admission:
     ) -> None:
         self._spec, self._limits, self._jitter = spec, limits, jitter
         self._order: tuple[Hop, ...] = ()
-        self._route = route
+        self._route = self._first_route = route
         self._known: list[Route] = [] if route is None else [route]
         self._untried: list[Route] = []
         self._held: dict[NodeId, None] = {}
@@ -247,6 +249,7 @@ class Admission:
             tokens=self._spec.tokens,
             model=self._route.model,
             layers=hop.layers,
+            adopt=self._spec.adopt if self._route == self._first_route else None,
         )
         self._asked += 1
         self._held[hop.node] = None

@@ -57,6 +57,7 @@ from meshnet.core.generation.transcript import (
     Refilling,
     RefillReason,
     Release,
+    Remains,
     Replied,
     Reroute,
     Rerouted,
@@ -101,7 +102,7 @@ class Generation:
         self._spec, self._limits = replace(spec, sampling=sampling), limits
         self._encode_text, self._jitter = encode_text, jitter
         use = CacheUse.CACHED if route.kv_cache else CacheUse.NONE
-        self._sequence = TokenSequence(spec.prompt, use)
+        self._sequence = TokenSequence(spec.prompt, use, spec.adoption)
         self._budget, self._accounts = RecoveryBudget(limits), Accounts()
         self._questions = Questions(
             self._spec, route, self._sequence, limits=limits, accounts=self._accounts
@@ -116,6 +117,11 @@ class Generation:
     def route(self) -> Route:
         """The hops that the present step goes through."""
         return self._questions.route
+
+    @property
+    def reused(self) -> int:
+        """Tokens of the prompt that an earlier session held."""
+        return self._accounts.reused
 
     @property
     def cache_use(self) -> CacheUse:
@@ -164,7 +170,7 @@ class Generation:
             case Tick():
                 return self._tick(now)
             case Cancelled():
-                return self._end([])
+                return self._end([], at_rest=isinstance(self._state, Delivering))
             case _:
                 assert_never(event)
 
@@ -243,6 +249,7 @@ class Generation:
         drawn = reply.drawn if step.want_token else None
         right = 0 if drawn is None else self._questions.judged(step, drawn, now)
         self._sequence.commit(step, accepted=right)
+        self._accounts.reused += step.past_length if step.adopt is not None else 0
         if not step.want_token:
             return self._ask_step(now)
         if drawn is not None:
@@ -261,7 +268,7 @@ class Generation:
             emitted.append(Emit(token))
             ended = self._spec.stop.after(token.token_id, generated=self._sequence.generated)
             if ended is not None:
-                return self._end([*emitted, Finish(ended, self.stats(now))])
+                return self._end([*emitted, Finish(ended, self.stats(now))], at_rest=True)
         if not tokens:
             return self._end([Finish(FinishReason.STOP, self.stats(now))])
         self._budget.progress()
@@ -376,8 +383,12 @@ class Generation:
         passed = now >= self._spec.deadline_at
         return self._end([late_failure(self._state, deadline_passed=passed)])
 
-    def _end(self, last: Actions) -> Actions:
+    def _end(self, last: Actions, *, at_rest: bool = False) -> Actions:
         """Release comes first: a consumer that leaves after the last token cannot prevent it."""
         self._state = Done()
-        touched = self._questions.touched
-        return [Release(self._spec.session, touched), *last] if touched else last
+        if not (touched := self._questions.touched):
+            return last
+        cached = self._sequence.cached() if at_rest else None
+        prompt_length = self._sequence.prompt_length
+        remains = None if cached is None else Remains(*cached, prompt_length, self.route)
+        return [Release(self._spec.session, touched, remains), *last]

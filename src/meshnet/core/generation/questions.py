@@ -23,7 +23,7 @@ DRAFTS_FAILED_MAX = 2
 
 
 class Questions:
-    """The questions of one generation. `attempt` rises with every prefill, and never falls."""
+    """The questions of one generation. `attempt` rises with every start, and never falls."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class Questions:
         self._asked_at = now
         if self._may_guess(step):
             step = step.guessing(self._drafter.guesses(self._guesses_most()))
-        if step.mode is not Mode.DECODE:
+        if step.mode is not Mode.DECODE or step.adopt is not None:
             self.attempt += 1
-            self._accounts.prefills += 1
+            self._accounts.prefills += step.mode is not Mode.DECODE
             self.filling_since = now
         return step
 
@@ -80,7 +80,7 @@ class Questions:
 
     def missed(self, step: Step) -> None:
         """A hop could not serve `step`; one that cannot truncate must not be asked to for ever."""
-        self._drafts_failed += step.truncate
+        self._drafts_failed += step.truncate and step.adopt is None
 
     def _may_guess(self, step: Step) -> bool:
         able = self.route.truncate and self.route.multi_token and self._limits.drafts != 0

@@ -56,8 +56,9 @@ def _request(
     """Word `step` for `hop`.
 
     The new ids go to every hop: a tail keeps them as its history. Sampling parameters travel
-    with whatever starts a state, so never with a decode. An ADR-0022 node knows no meta block and
-    would take it for numbers: it gets its activation alone, and draws greedily.
+    with whatever starts a session, so with no other decode than one that adopts. An ADR-0022 node
+    knows no meta block and would take it for numbers: it gets its activation alone, and draws
+    greedily.
     """
     bare = hop.wire == 0 and activation is not None
     return ForwardRequest(
@@ -72,15 +73,20 @@ def _request(
         deadline_ms=max(int(min(timeout_s, DEADLINE_MAX_S) * 1000), 1),
         wire=WIRE_VERSION,
         tokens=() if bare else step.tokens,
-        sampling=None if bare or step.mode is Mode.DECODE else spec.sampling,
+        sampling=None if bare or not _starts(step) else spec.sampling,
         want_token=bare or step.want_token,
         drafts=0 if bare else step.drafts,
         truncate=step.truncate,
+        adopt=step.adopt,
         activation=activation,
         trace=spec.trace,
         owner=spec.owner,
         stages=_stages(route) if hop == route.hops[0] else 1,
     )
+
+
+def _starts(step: Step) -> bool:
+    return step.mode is not Mode.DECODE or step.adopt is not None
 
 
 def _stages(route: Route) -> int:

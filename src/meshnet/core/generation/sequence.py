@@ -7,7 +7,8 @@
                                        only if nothing is left after it
 
 One rule serves first prefill, further chunks, decode and refill: a refill only
-sets `cached` back to 0.
+sets `cached` back to 0. Where the prompt goes on with what an earlier session holds, `cached`
+starts there, and the first step says whose positions it means.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from enum import Enum
 
 from meshnet.core.protocol.digest import PrefixDigest
 from meshnet.core.protocol.messages import Mode
+from meshnet.core.vocabulary import SessionId
 
 
 class CacheUse(Enum):
@@ -47,6 +49,8 @@ class Step:
     """The nodes hold more than `past_length`: guesses that were not confirmed."""
     drafts: int = 0
     """How many of the last `tokens` are guesses."""
+    adopt: SessionId | None = None
+    """The session that held the `past_length` positions so far."""
 
     @property
     def length_after(self) -> int:
@@ -61,10 +65,21 @@ class Step:
         return replace(self, tokens=self.tokens + guesses, drafts=len(guesses))
 
 
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """The session a prompt continues: they share `length` of the `held` positions it has."""
+
+    session: SessionId
+    length: int
+    held: int
+
+
 class TokenSequence:
     """The accumulated ids and the confirmed length. Private to one generation."""
 
-    def __init__(self, prompt: tuple[int, ...], use: CacheUse) -> None:
+    def __init__(
+        self, prompt: tuple[int, ...], use: CacheUse, adoption: Adoption | None = None
+    ) -> None:
         if not prompt:
             raise ValueError("prompt: expected at least one token")
         self._ids = list(prompt)
@@ -72,6 +87,11 @@ class TokenSequence:
         self._digest = PrefixDigest()
         self._held = 0
         self._use = use
+        self._adopt: SessionId | None = None
+        if adoption is not None and use is CacheUse.CACHED:
+            assert 0 < adoption.length < len(prompt), "the last position has to be run"
+            self._digest = self._digest.extend(prompt[: adoption.length])
+            self._held, self._adopt = adoption.held, adoption.session
 
     @property
     def use(self) -> CacheUse:
@@ -100,7 +120,7 @@ class TokenSequence:
             self._use = use
 
     def forget_cached(self) -> None:
-        self._digest, self._held = PrefixDigest(), 0
+        self._digest, self._held, self._adopt = PrefixDigest(), 0, None
 
     def append(self, token_id: int) -> None:
         self._ids.append(token_id)
@@ -111,7 +131,14 @@ class TokenSequence:
             assert step.past_length == self._digest.length
             known = len(step.tokens) - step.drafts + accepted
             self._digest = self._digest.extend(step.tokens[:known])
-            self._held = step.length_after
+            self._held, self._adopt = step.length_after, None
+
+    def cached(self) -> tuple[tuple[int, ...], int] | None:
+        """Return the ids that every hop has confirmed, and how many positions the hops hold."""
+        length = min(self._digest.length, len(self._ids))  # guesses may be right beyond the end
+        if self._use is not CacheUse.CACHED or not length or self._adopt is not None:
+            return None
+        return tuple(self._ids[:length]), self._held
 
     def next_step(self, *, chunk: int) -> Step:
         """Say what to send next: at most `chunk` positions where the caches are used."""
@@ -127,4 +154,5 @@ class TokenSequence:
             want_token=past + len(tokens) == len(self._ids),
             prefix=self._digest.hex if past else None,
             truncate=past < self._held,
+            adopt=self._adopt,
         )

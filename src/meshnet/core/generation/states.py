@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshnet.core.generation.sequence import Step
+from meshnet.core.generation.sequence import Adoption, Step
 from meshnet.core.generation.stopping import StopRules
 from meshnet.core.generation.transcript import (
     Fail,
@@ -30,6 +30,8 @@ class GenerationSpec:
     """The route's nodes hold a place for the session: they are released even if never asked."""
     trace: str | None = None
     owner: str | None = None
+    adoption: Adoption | None = None
+    """The session to start from, if the route is the one that holds it."""
 
 
 @dataclass(frozen=True, slots=True)

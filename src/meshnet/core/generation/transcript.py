@@ -193,11 +193,22 @@ class Reroute:
 
 
 @dataclass(frozen=True, slots=True)
+class Remains:
+    """What an ended session holds on every hop: these ids, then what makes up `held` positions."""
+
+    ids: tuple[int, ...]
+    held: int
+    prompt_length: int
+    route: Route
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Hint these nodes that the session is over. Nothing may depend on it arriving."""
 
     session: SessionId
     nodes: tuple[NodeId, ...]
+    remains: Remains | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,12 +242,12 @@ class SessionCacheStore(Generic[C]):
         """Let go of a session its head no longer needs, running step or not. False: not here.
 
         It is forgotten, or with `linger` kept until somebody needs its room. What was only lent
-        is what it was before.
+        is what it was before; one that was lent to another may hear late that it lingers.
         """
         self._budget.expire(now)
         entry = self._shelf.entries.get(session)
         if entry is None:
-            return forget_lent(self._shelf, session)
+            return not linger and forget_lent(self._shelf, session)
         if entry.lent is not None:
             give_back(self._shelf, entry)
         elif linger and entry.state is not None and entry.lease is None:
