@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from meshnet.core.vocabulary import LayerRange, ModelError, WeightFormat
 from meshnet.engine import layerwise
 from meshnet.engine.checkpoint import read_config
-from meshnet.engine.formats import load_in_format
+from meshnet.engine.formats import format_for, load_in_format
 from meshnet.engine.layerwise import groups, load_converted
 from meshnet.engine.linear import Int8Linear, quantised
 from meshnet.engine.linear_choice import LinearChoice
@@ -255,3 +255,10 @@ def test_loading_never_needs_more_than_the_shard_and_one_layer(tmp_path: Path):
     peak, after, shard_bytes = map(int, output.split())
     assert peak < 1.1 * (shard_bytes + layer_bytes)
     assert after < 1.15 * shard_bytes
+
+
+def test_a_shard_is_int8_on_the_cpu_and_never_by_itself_int8_fast(tmp_path: Path):
+    told = load_shard(save_family(tmp_path, "llama"), RANGES[1]).description
+
+    assert (told.weights, told.dtype.value) == ("int8", "fp32")
+    assert format_for(torch.device("cuda")) is WeightFormat.BF16

@@ -44,8 +44,8 @@ class Form:
 
 
 def format_for(device: torch.device) -> WeightFormat:
-    """On a CPU bf16 is no faster for small models and costs exactness."""
-    return WeightFormat.BF16 if device.type == "cuda" else WeightFormat.FP32
+    """On a CPU int8 is the fastest that is as good as q8_0, and exact however work is cut."""
+    return WeightFormat.BF16 if device.type == "cuda" else WeightFormat.INT8
 
 
 def load_in_format(

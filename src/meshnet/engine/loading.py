@@ -57,7 +57,7 @@ def load_shard(
 
     Args:
         model: the id it is served under; the directory's name if left out.
-        weights: how they are held; bf16 on CUDA and fp32 on the CPU if left out. Activations are
+        weights: how they are held; bf16 on CUDA and int8 on the CPU if left out. Activations are
             of the same type, and fp32 where weights are int8.
         fast_prefill: attend from several positions by torch's kernels, which are faster on long
             prompts, and give up that results do not depend on how the work was cut.
