@@ -37,12 +37,10 @@ async def carry(reader: asyncio.StreamReader, sink: Sink, delay_s: Callable[[], 
     clock = asyncio.get_running_loop().time
     async with asyncio.TaskGroup() as group:
         group.create_task(_deliver(under_way, sink, clock))
-        due = 0.0
         while True:
             data = await reader.read(CHUNK_BYTES)
-            # A delay that shrinks lets nothing overtake.
-            due = max(due, clock() + delay_s())
-            await under_way.put((due, data))
+            # A queue: where the delay shrinks, what is quicker waits for what was before it.
+            await under_way.put((clock() + delay_s(), data))
             if not data:
                 return
 
