@@ -44,6 +44,7 @@ class ScriptedGenerator:
         self._script = script
         self.requests: list[GenerationRequest] = []
         self.drawn = 0
+        self.cached_tokens = 0
         self.finished = 0
         self.failed = 0
         self.closed_early = 0
@@ -71,7 +72,7 @@ class ScriptedGenerator:
                     raise step
                 drawn += 1
                 self.drawn += 1
-                yield TokenEvent(drawn_token(step, request))
+                yield TokenEvent(drawn_token(step, request), self.cached_tokens)
                 reason = _reason(step, drawn, request)
             yield _finish(request, reason, drawn)
             self.finished += 1

@@ -113,7 +113,7 @@ def test_the_same_prompt_again_runs_its_last_position():
 
 @pytest.mark.parametrize("owner", ["you", None])
 def test_a_session_goes_on_for_its_owner_only(owner):
-    """Pit A65: what others asked must not show, not even as time or as a count."""
+    """Pit A65. What others asked must not show, not even as time or as a count."""
 
     async def main():
         cluster = Cluster(truncate=True)

@@ -22,6 +22,7 @@ from meshnet.core.routing import NoRoute
 from meshnet.core.vocabulary import LayerRange, ModelId, NodeId, SessionId
 from meshnet.gateway.ports import Readiness
 from meshnet.head import Directory, Head, HeadLimits, HopClient
+from meshnet.head.lingering import PrefixLimits
 from meshnet.mesh.grouped import unwrapped
 from meshnet.telemetry.events import Record
 from meshnet.wire.http_client import HttpHopClient
@@ -139,6 +140,7 @@ def head_limits(settings: Settings, route_wait_s: float) -> HeadLimits:
             step=StepTimeout(base_s=settings.hop_timeout_seconds),
         ),
         admission=AdmissionLimits(route_wait_s=route_wait_s),
+        prefixes=PrefixLimits(settings.prefix_seconds, settings.prefix_sessions),
         waiting_max=settings.queue_length,
     )
 

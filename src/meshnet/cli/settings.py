@@ -110,6 +110,15 @@ class Settings(BaseSettings):
         "auto",
         description="Tokens guessed and verified in one step: `auto` (as many as pay), `off`, 1-16",
     )
+    prefix_sessions: int = Field(
+        8,
+        ge=0,
+        le=4096,
+        description="Ended chats that a gateway may go on with at their next turn; 0: none",
+    )
+    prefix_seconds: float = Field(
+        300.0, gt=0, description="How long an ended chat may wait for its next turn"
+    )
     queue_length: int = Field(
         32, ge=0, le=4096, description="Requests that may wait in the gateway"
     )

@@ -145,7 +145,7 @@ async def answer(
 
 async def _chunks(service: Service, job: Job) -> AsyncGenerator[Mapping[str, Any], None]:
     unused = {"usage": None} if job.delivery.include_usage else {}
-    completion_tokens = 0
+    completion_tokens = cached_tokens = 0
     for choice, plan in enumerate(job.plans):
         first = True
         async with aclosing(pieces(service.generator, service.text, plan)) as parts:
@@ -154,8 +154,9 @@ async def _chunks(service: Service, job: Job) -> AsyncGenerator[Mapping[str, Any
                     yield chunk | unused
                 first = False
         completion_tokens += piece.completion_tokens
+        cached_tokens += piece.cached_tokens
     if job.delivery.include_usage:
-        yield job.form.usage_chunk() | {"usage": _usage(job, completion_tokens)}
+        yield job.form.usage_chunk() | {"usage": _usage(job, completion_tokens, cached_tokens)}
 
 
 async def _whole(service: Service, job: Job) -> dict[str, Any] | ApiError:
@@ -167,7 +168,8 @@ async def _whole(service: Service, job: Job) -> dict[str, Any] | ApiError:
     except GenerationFailed as failure:
         return of_failure(failure)
     tokens = sum(piece.completion_tokens for piece in answers)
-    return job.form.whole(answers) | {"usage": _usage(job, tokens)}
+    cached = sum(piece.cached_tokens for piece in answers)
+    return job.form.whole(answers) | {"usage": _usage(job, tokens, cached)}
 
 
 def _joined(parts: Sequence[Piece]) -> Piece:
@@ -176,16 +178,17 @@ def _joined(parts: Sequence[Piece]) -> Piece:
         tokens=tuple(placed for piece in parts for placed in piece.tokens),
         completion_tokens=parts[-1].completion_tokens,
         finish=parts[-1].finish,
+        cached_tokens=parts[-1].cached_tokens,
     )
 
 
-def _usage(job: Job, completion_tokens: int) -> dict[str, Any]:
+def _usage(job: Job, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
     prompt_tokens = sum(plan.prompt_tokens for plan in job.plans)
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": 0},
     }
 

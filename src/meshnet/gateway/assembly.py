@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshnet.core.generation.transcript import FailureCode, FinishReason
 from meshnet.core.vocabulary import SampledToken
@@ -40,6 +40,8 @@ class Piece:
     tokens: tuple[PlacedToken, ...]
     completion_tokens: int
     finish: FinishReason | None = None
+    cached_tokens: int = 0
+    """Of the prompt: what an earlier session held of it."""
 
 
 class Assembly:
@@ -96,11 +98,13 @@ async def pieces(generator: Generator, text: TextModel, plan: Plan) -> AsyncGene
     """
     assembly = Assembly(text.decoder(), stops=plan.stops, stop_ids=plan.request.stop_ids)
     last: Piece | None = None
+    cached = 0
     async with aclosing(generator.generate(plan.request)) as events:
         async for event in events:
             if isinstance(event, FinishEvent):
                 last = assembly.finish(event.reason)
                 continue
+            cached = event.cached_tokens
             piece = assembly.push(event.token)
             if piece.finish is not None:
                 last = piece
@@ -109,4 +113,4 @@ async def pieces(generator: Generator, text: TextModel, plan: Plan) -> AsyncGene
                 yield piece
     if last is None:
         raise GenerationFailed(FailureCode.UPSTREAM, "The generation ended without a reason.")
-    yield last
+    yield replace(last, cached_tokens=cached)

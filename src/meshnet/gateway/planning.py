@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 GREEDY_BELOW = 1e-5
 """Dividing logits by a smaller temperature overflows; the limit is the largest one."""
+EVERYBODY = ""
+"""Whose chats go on where no keys are configured: then all clients are one owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ def plan(prompt: list[int], text: TextModel, choices: Choices) -> Plan:
         deadline_s=choices.deadline_s,
         trace=choices.trace,
         owner=choices.owner,
+        prefix_owner=EVERYBODY if choices.owner is None else choices.owner,
     )
     return Plan(request, fields.stops)
 

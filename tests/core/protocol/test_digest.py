@@ -14,6 +14,7 @@ IDS = st.lists(st.integers(0, 2**32 - 1), max_size=20)
 
 
 def test_the_digest_is_blake2b_of_little_endian_words():
+    """Pit A66. It is the same in every process, whatever its hash seed."""
     expected = blake2b(struct.pack("<3I", 1, 2, 2**32 - 1), digest_size=8).hexdigest()
 
     digest = PrefixDigest.of((1, 2, 2**32 - 1))

@@ -57,7 +57,7 @@ def test_a_session_is_adopted_once():
 )
 @pytest.mark.parametrize("reserved", [False, True])
 def test_what_is_not_what_the_head_means_stays_what_it_is(fields, reason, reserved):
-    """Pit A63: equal lengths or names are not equal ids."""
+    """Pit A63. Equal lengths or names are not equal ids."""
     store = lingering()
     if reserved:
         store.take("new", 0.5, adopt="old", attempt=None)
