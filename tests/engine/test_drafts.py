@@ -102,6 +102,40 @@ def test_a_verified_step_draws_what_single_steps_would_have_drawn(shards, sampli
         assert torch.allclose(torch.tensor(logprobs), torch.tensor(wanted), atol=1e-4)
 
 
+def test_guesses_of_several_sessions_are_verified_together(shards):
+    """One shortened, one not, with unlike numbers of guesses: each gets what it would alone."""
+    head, tail = shards
+    sampling = SAMPLINGS["penalised"]
+    ids = [token.token_id for token in Session(shards, sampling).plain(6)]
+    one, other = Session(shards, sampling), Session(shards, sampling)
+    for session in (one, other):
+        session.step(PROMPT, 0)
+    one.step((ids[0], (ids[1] + 1) % 64), len(PROMPT), drafts=1)
+    one.truncate(len(PROMPT) + 1)
+    steps = [
+        ShardStep(
+            LayerRange(0, 3), past, len(tokens), tokens, None, sampling, drafts=len(tokens) - 1
+        )
+        for past, tokens in (
+            (len(PROMPT) + 1, (ids[1], ids[2], ids[3])),
+            (len(PROMPT), (ids[0], (ids[1] + 1) % 64)),
+        )
+    ]
+
+    between = head.run_batch(
+        [(step, session.states[0]) for step, session in zip(steps, (one, other), strict=True)]
+    )
+    steps = [
+        replace(step, layers=LayerRange(3, LAYERS), activation=activation)
+        for step, activation in zip(steps, between, strict=True)
+    ]
+    drawn = tail.run_batch(
+        [(step, session.states[1]) for step, session in zip(steps, (one, other), strict=True)]
+    )
+
+    assert [each.ids for each in drawn] == [tuple(ids[2:5]), (ids[1],)]
+
+
 def test_a_shortened_session_holds_what_it_did_at_that_length(shards):
     session = Session(shards, SAMPLINGS["penalised"])
     session.step(PROMPT, 0)
