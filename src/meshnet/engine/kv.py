@@ -10,7 +10,7 @@ number of cells; what lies beyond `length` is finite, and masked.
 Invariants
     * capacity covers the cell of position `length - 1`, and `start` is a multiple of the grid;
     * a sliding layer keeps every cell that a row within `KEY_GRID` positions of the end can see,
-      so that truncating by less than that is always possible;
+      so that truncating to less than that below the longest it was is always possible;
     * truncation is O(1): it moves `length` back;
     * between steps a sliding layer holds at most `kept_max(window)` positions.
 
