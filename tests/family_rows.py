@@ -19,7 +19,7 @@ import torch
 from tests.families import LAYERS
 from tests.shard_chain import Answer, Chain, load_chain
 
-from meshnet.core.vocabulary import ModelError
+from meshnet.core.vocabulary import ModelError, WeightFormat
 
 TOKENS = 24
 WAYS: Mapping[str, dict[str, Any]] = {
@@ -74,3 +74,27 @@ def run_row(
         cells[way] = Cell(answer.ids == reference.ids, answer.difference(reference))
     singly = any(not shard.description.capabilities.multi_token for shard in chain.shards)
     return Row(cells, singly, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Row:
+    """A cut in int8 against the same engine in one piece, in the way that differs most."""
+
+    exact: bool
+    """Every shard says that no cut changes a bit."""
+    difference: float
+
+    @property
+    def right(self) -> bool:
+        return not self.exact or self.difference == 0.0
+
+
+def run_int8_row(path: Path, cuts: Sequence[int]) -> Int8Row:
+    """Cut the model in `path` with int8 weights, and generate in every way."""
+    whole = Chain(load_chain(path, (), LAYERS, WeightFormat.INT8)).generate(prompt(), TOKENS)
+    chain = Chain(load_chain(path, cuts, LAYERS, WeightFormat.INT8))
+    answers = [chain.generate(prompt(), TOKENS, **way) for way in WAYS.values()]
+    return Int8Row(
+        all(shard.description.capabilities.exact for shard in chain.shards),
+        max(answer.difference(whole) for answer in answers),
+    )

@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from tests.families import CUTS, DEFAULT_RUN, FAMILIES, LAYERS, SHARING, SHARING_CUTS, save_family
-from tests.family_rows import DISTINCT_MIN, TOKENS, TOLERANCE, WAYS, prompt, run_row
+from tests.family_rows import DISTINCT_MIN, TOKENS, TOLERANCE, WAYS, prompt, run_int8_row, run_row
 from tests.shard_chain import Answer, Chain, load_chain, unsplit
 
+SUMMED_UP = {"qwen3_next", "qwen3_5", "qwen3_5_moe", "lfm2", "granitemoehybrid", "jamba", "bamba"}
+SUMMED_UP |= {"falcon_h1", "nemotron_h", "minimax", "kimi_linear", "mamba2"}
+INEXACT = SUMMED_UP | {"bloom", "falcon", "llama4"}
+"""States summed up over chunks, and attention that is not ours."""
 Family = Callable[[str], tuple[Path, Answer]]
 
 
@@ -93,6 +97,20 @@ def test_a_cached_split_is_bitwise_equal_to_the_whole_model(family: Family, name
 
     assert torch.equal(split.logits, whole.logits)
     assert whole.difference(reference) < TOLERANCE
+
+
+@pytest.mark.parametrize("cuts", CUTS, ids=str)
+@pytest.mark.parametrize("name", _families())
+def test_what_calls_itself_exact_in_int8_is_bitwise_equal_in_every_way(
+    family: Family, name: str, cuts: tuple[int, ...]
+):
+    """Cached, stateless, chunked and refilled, against one piece with the same weights."""
+    path, _ = family(name)
+
+    row = run_int8_row(path, cuts)
+
+    assert row.right, row
+    assert row.exact == (name not in INEXACT)
 
 
 def test_the_default_references_say_enough_to_be_compared_by_ids(family: Family):
