@@ -17,15 +17,19 @@ from tests.heads import greedy, head_over
 from tests.processes import nodes
 from tests.reference import layer_count, prompt_ids, unsplit_greedy
 
+from meshnet.core.generation.limits import GenerationLimits
 from meshnet.core.routing import partition
-from meshnet.head import FinishEvent, TokenEvent
+from meshnet.head import FinishEvent, HeadLimits, TokenEvent
 
 PROMPT = "Explain in a few sentences why the sky is blue."
 TOKENS = 48
 
 
-async def generated(urls: list[str], prompt: list[int], *, kv_cache: bool) -> tuple:
-    async with head_over(urls, kv_cache=kv_cache) as head:
+async def generated(
+    urls: list[str], prompt: list[int], *, kv_cache: bool = True, drafts: int | None = 0
+) -> tuple:
+    limits = HeadLimits(generation=GenerationLimits(drafts=drafts))
+    async with head_over(urls, kv_cache=kv_cache, limits=limits) as head:
         ids: list[int] = []
         finish: FinishEvent | None = None
         async with aclosing(head.generate(greedy(prompt, TOKENS))) as events:
@@ -46,10 +50,12 @@ async def check_split(model: Path, parts: int) -> None:
     with nodes(model, ranges, MESHNET_WEIGHTS="fp32") as started:
         urls = [node.url for node in started]
 
-        cached, cached_end = await generated(urls, prompt, kv_cache=True)
+        cached, cached_end = await generated(urls, prompt)
+        drafted, _ = await generated(urls, prompt, drafts=4)
         stateless, stateless_end = await generated(urls, prompt, kv_cache=False)
 
     assert cached == expected
+    assert drafted == expected
     assert stateless == expected
     # One prefill, and then as many positions as tokens; stateless runs the sequence each time.
     steps = len(expected)
