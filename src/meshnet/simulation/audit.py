@@ -28,6 +28,7 @@ class AuditedStore(Store):
         self._out: dict[SessionId, ToyLease] = {}
         self._attempts: dict[SessionId, int] = {}
         self._touched: dict[SessionId, float] = {}
+        self._over: set[SessionId] = set()
 
     def reserve(self, session: SessionId, **asked: Any) -> None:
         before = set(self._shelf.entries)
@@ -49,6 +50,12 @@ class AuditedStore(Store):
     def decode(self, session: SessionId, **asked: Any) -> ToyLease:
         before = set(self._shelf.entries)
         lease = super().decode(session, **asked)
+        if (old := asked.get("adopt")) is not None:
+            if old in self._shelf.entries:
+                self.complaints.append(f"{session}: {old} lives on, though adopted")
+            if old in self._out:
+                self.complaints.append(f"{session}: adopted {old}, of which a step ran")
+            self._attempts[session] = asked["attempt"]
         if session in self._out:
             self.complaints.append(f"{session}: two leases at once")
         self._out[session] = lease
@@ -83,6 +90,9 @@ class AuditedStore(Store):
     def release(self, session: SessionId, now: float, *, linger: bool = False) -> bool:
         released = super().release(session, now, linger=linger)
         self._forget_absent()
+        self._over |= set(self._shelf.entries) - set(self._touched)  # lent, and given back
+        if linger and session in self._shelf.entries:
+            self._over.add(session)
         return released
 
     def _end(self, lease: ToyLease) -> None:
@@ -94,6 +104,7 @@ class AuditedStore(Store):
         self._judge_victims(before, session, now)
         self._forget_absent()
         self._touched[session] = now
+        self._over.discard(session)
         try:
             self.check_integrity()
         except AssertionError as broken:
@@ -105,18 +116,23 @@ class AuditedStore(Store):
         for eviction in taken:
             if eviction.reason is not EvictionReason.LRU or eviction.session in present:
                 continue
-            victim_at = self._touched.get(eviction.session, now)
+            victim = self._wanted(eviction.session, now)
             idle = [
                 other
                 for other in present
                 if other != session and other not in self._out and other not in self._shelf.streams
             ]
-            older = [other for other in idle if self._touched.get(other, now) < victim_at]
+            older = [other for other in idle if self._wanted(other, now) < victim]
             if older and eviction.session in self._touched:
                 what = f"{eviction.session}: evicted though {older[0]} was idle longer"
                 self.complaints.append(what)
 
+    def _wanted(self, session: SessionId, now: float) -> tuple[bool, float]:
+        """Who is over goes first, then who was not touched for longest."""
+        return session not in self._over, self._touched.get(session, now)
+
     def _forget_absent(self) -> None:
+        self._over &= set(self._shelf.entries)
         for session in [known for known in self._touched if known not in self._shelf.entries]:
             del self._touched[session]
             self._attempts.pop(session, None)

@@ -15,7 +15,7 @@ from enum import Enum
 
 from meshnet.core.vocabulary import LayerRange, NodeId, SamplingParams
 from meshnet.simulation.faults import Faults
-from meshnet.simulation.toy_shard import LAYER_BYTES_PER_TOKEN, VOCABULARY
+from meshnet.simulation.toy_shard import LAYER_BYTES_PER_TOKEN, VOCABULARY, oracle
 
 LAYERS_TOTAL = 8
 CUTS = (LayerRange(0, 3), LayerRange(3, 6), LayerRange(6, 8))
@@ -65,6 +65,8 @@ class ChatPlan:
     stalls_after: int | None = None
     """After so many tokens it takes no more for `stalls_s`."""
     stalls_s: float = 0.0
+    follows: str | None = None
+    """It starts `starts_s` after the chat of this name is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,38 @@ def plan(seed: int, faults: Faults) -> ClusterPlan:
     streams = random.Random(f"streams {seed}")
     streaming = frozenset(h for h in range(heads) if streams.random() < 0.6) - legacy
     cluster = ClusterPlan(nodes, heads, chats, crashing, legacy, reserved, drafts, streaming)
-    return _sharing(cluster, random.Random(f"devices {seed}"))
+    cluster = _sharing(cluster, random.Random(f"devices {seed}"))
+    return _going_on(cluster, random.Random(f"turns {seed}"))
+
+
+def _going_on(cluster: ClusterPlan, rng: random.Random) -> ClusterPlan:
+    """Give some chats a next turn."""
+    turns = [next_turn(chat, rng) for chat in cluster.chats if rng.random() < 0.4]
+    return replace(cluster, chats=(*cluster.chats, *turns))
+
+
+def next_turn(chat: ChatPlan, rng: random.Random) -> ChatPlan:
+    """What may follow `chat`: its ids, or its first ones, and more; a few come from others.
+
+    It fits where a chat just fits.
+    """
+    answer = oracle(chat.prompt, chat.sampling, chat.tokens_max, LAYERS_TOTAL, chat.stop_ids)
+    kept = rng.choice((len(answer), len(answer), 0, rng.randint(0, len(answer))))
+    more = tuple(rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 3)))
+    prompt = (*chat.prompt, *answer[:kept])[: PROMPT_MAX + TOKENS_MAX - 2 - len(more)] + more
+    return replace(
+        chat,
+        name=f"{chat.name}'",
+        starts_s=rng.choice((0.0, rng.uniform(0.0, 4.0))),
+        prompt=prompt,
+        tokens_max=rng.randint(1, PROMPT_MAX + TOKENS_MAX - len(prompt)),
+        sampling=replace(chat.sampling, prompt_length=len(prompt)),
+        owner=chat.owner if rng.random() < 0.8 else rng.choice(OWNERS),
+        leaves_after=None,
+        leaves_after_s=None,
+        stalls_after=None,
+        follows=chat.name,
+    )
 
 
 def _sharing(cluster: ClusterPlan, rng: random.Random) -> ClusterPlan:

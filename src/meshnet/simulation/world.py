@@ -32,6 +32,7 @@ from meshnet.core.vocabulary import NodeId, SessionId
 from meshnet.head import Directory, Head, HeadLimits
 from meshnet.head import driver as head_driver
 from meshnet.head.directory import DirectoryLimits
+from meshnet.head.lingering import LingeringSessions, PrefixLimits
 from meshnet.node import shards as node_shards
 from meshnet.node.service import NodeService
 from meshnet.node.shards import NodeLimits
@@ -65,6 +66,7 @@ HEAD_LIMITS = HeadLimits(
         reroute=Backoff(first_s=0.05, most_s=0.5),
     ),
     admission=AdmissionLimits(reserve_timeout_s=1.0, route_wait_s=LIMIT_S),
+    prefixes=PrefixLimits(seconds=10.0, sessions_max=3, tokens_min=1),
 )
 DIRECTORY_LIMITS = DirectoryLimits(describe_timeout_s=0.5, refresh_s=2.0)
 
@@ -76,6 +78,7 @@ class Parts:
     store: type[Store] = SessionCacheStore
     shard: type[ToyShard] = ToyShard
     generation: type[Generation] = Generation
+    lingering: type[LingeringSessions] = LingeringSessions
 
 
 REAL_PARTS = Parts()
@@ -145,13 +148,15 @@ class World:
     async def _chat_unwatched(self) -> None:
         """Return when every client is done and everything is healed, at LIMIT_S at the latest."""
         names = [each.name for each in self.heads]
+        by_name = {outcome.plan.name: outcome for outcome in self.outcomes}
         chaos = Chaos(self.rng, self.network, list(self.machines.values()), names)
         with suppress(TimeoutError):
             async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
                 group.create_task(chaos.until_healed(self.faults, HEAL_AT_S))
                 for outcome in self.outcomes:
                     home = self.heads[outcome.plan.head]
-                    chat = group.create_task(converse(home.head, outcome, DEADLINE_S))
+                    after = by_name.get(outcome.plan.follows or "")
+                    chat = group.create_task(converse(home.head, outcome, DEADLINE_S, after))
                     home.chats.append((outcome, chat))
                 self._plan_crashes()
 
@@ -223,11 +228,14 @@ class World:
         return SimHead(name, client, head)
 
     def _head_limits(self, *, legacy: bool) -> HeadLimits:
-        """A head of ADR-0022 sends no digest, and so no guesses."""
+        """A head of ADR-0022 sends no digest, and so no guesses, and goes on with nothing."""
         drafts = 0 if legacy else self.cluster.drafts
         generation = replace(HEAD_LIMITS.generation, drafts=drafts)
         tokens = self.cluster.reserved_tokens_max
-        return replace(HEAD_LIMITS, reserved_tokens_max=tokens, generation=generation)
+        prefixes = replace(HEAD_LIMITS.prefixes, sessions_max=0) if legacy else HEAD_LIMITS.prefixes
+        return replace(
+            HEAD_LIMITS, reserved_tokens_max=tokens, generation=generation, prefixes=prefixes
+        )
 
     def _new_session_id(self) -> SessionId:
         self._sessions += 1
@@ -261,6 +269,7 @@ class World:
     def history(self, events: int, virtual_s: float) -> History:
         outcomes = self.outcomes
         violations = [each.violation() for each in outcomes]
+        violations += [each.borrowed(outcomes) for each in outcomes]
         return History(
             seed=self.seed,
             generations=len(outcomes),
@@ -301,6 +310,7 @@ def simulate_plan(
         with ExitStack() as patches:
             patches.enter_context(patch.object(node_shards, "SessionCacheStore", store))
             patches.enter_context(patch.object(head_driver, "Generation", parts.generation))
+            patches.enter_context(patch.object(head_driver, "LingeringSessions", parts.lingering))
             await world.live()
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
