@@ -26,7 +26,13 @@ from meshnet.engine.forward import LayerRunner
 from meshnet.engine.interface import AttentionCall, GridAttention, refusal
 from meshnet.engine.kv import KEY_GRID, KVBuffer
 from meshnet.engine.runner import Segment
-from meshnet.engine.selftest import POSITIONS, TOLERANCES, distance, random_input
+from meshnet.engine.selftest import (
+    POSITIONS,
+    Closeness,
+    closeness_of,
+    distance,
+    random_input,
+)
 
 ROWS_MIN = (1, 2, 4, 8, 16)
 """Tried in turn."""
@@ -53,12 +59,21 @@ class AttentionChoice:
 
 @torch.inference_mode()
 def choose_attention(
-    runner: LayerRunner, positions_max: int, *, fast_prefill: bool = False
+    runner: LayerRunner,
+    positions_max: int,
+    *,
+    closeness: Closeness | None = None,
+    fast_prefill: bool = False,
 ) -> AttentionChoice:
-    """Let `runner` attend by ours if its layers agree with it, else leave it as it is."""
+    """Let `runner` attend by ours if its layers agree with it, else leave it as it is.
+
+    Args:
+        closeness: of the weight format; that of the element type if left out.
+    """
     own = runner.attention
     seen: set[AttentionCall] = set()
-    why = _objection(runner, min(POSITIONS, positions_max), seen)
+    tolerance = (closeness or closeness_of(runner.dtype)).tolerance
+    why = _objection(runner, min(POSITIONS, positions_max), seen, tolerance)
     if why is not None:
         runner.use_attention(own)
         note = f"layers {runner.held} keep the attention {own}: {why}"
@@ -76,7 +91,9 @@ def choose_attention(
     return AttentionChoice(chosen.name, chosen.rows_min, exact, notes, ours=chosen)
 
 
-def _objection(runner: LayerRunner, positions: int, seen: set[AttentionCall]) -> str | None:
+def _objection(
+    runner: LayerRunner, positions: int, seen: set[AttentionCall], tolerance: float
+) -> str | None:
     """Why the layers cannot attend by ours. Whoever fails altogether is left to the self-test."""
     why = refusal(runner.config, runner.held)
     if why is not None:
@@ -98,7 +115,6 @@ def _objection(runner: LayerRunner, positions: int, seen: set[AttentionCall]) ->
     # What a model does with a mask that is not there is anybody's guess.
     except (RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
         return f"they fail with ours: {error}"
-    tolerance = TOLERANCES[runner.dtype]
     if max(distance(values, expected) for values in got) > tolerance:
         return "they answer otherwise with ours"
     return None

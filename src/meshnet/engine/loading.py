@@ -33,7 +33,7 @@ from meshnet.engine.lean_choice import lean_runner
 from meshnet.engine.quantising import weight_bytes
 from meshnet.engine.rotary import RotaryLimit, rotary_limit
 from meshnet.engine.runner import Runner
-from meshnet.engine.selftest import Findings, self_test
+from meshnet.engine.selftest import CLOSENESS, Findings, self_test
 from meshnet.engine.shard import Report, TorchModelShard
 
 
@@ -95,12 +95,15 @@ def _tested(
     context = context_length(model.config)
     positions_max = min(context, limit.length if limit else context)
     generic = LayerRunner(model, form.dtype)
-    attention = choose_attention(generic, positions_max, fast_prefill=fast_prefill)
+    closeness = CLOSENESS[form.weights]
+    attention = choose_attention(
+        generic, positions_max, closeness=closeness, fast_prefill=fast_prefill
+    )
     lean = None
     if attention.ours is not None and limit is None:
         lean = lean_runner(model, generic, attention.ours, context)
     runner = lean or generic
-    findings = self_test(runner, positions_max)
+    findings = self_test(runner, positions_max, closeness)
     for note in (*attention.notes, *findings.notes):
         report(note)
     exact = findings.exact and attention.exact and form.steady

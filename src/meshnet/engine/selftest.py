@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshnet.core.vocabulary import KVBytes, ModelError
+from meshnet.core.vocabulary import KVBytes, ModelError, WeightFormat
 from meshnet.engine.cache import kv_bytes, unfilled_layers
 from meshnet.engine.cuttings import Cuttings, CuttingTrial, Pair, features
 from meshnet.engine.runner import Passing, Runner, Segment, positions_of
@@ -33,8 +33,34 @@ POSITIONS = 10
 PREFILLS = (4, 8)
 """Lengths of the first pieces: the shorter is continued at once, the longer one by one."""
 INPUT_SCALE = 0.1
-TOLERANCES = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.15}
-NOISES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+
+@dataclass(frozen=True, slots=True)
+class Closeness:
+    """How far right answers lie apart, relative to what is expected.
+
+    Quantised layers enlarge what rounding leaves: a value that falls to the other side of a step
+    moves by the whole step.
+    """
+
+    tolerance: float
+    """Never more, whatever a lost context would do."""
+    noise: float
+    """So much is nothing."""
+
+
+CLOSENESS = {
+    WeightFormat.FP32: Closeness(1e-3, 1e-5),
+    WeightFormat.FP16: Closeness(0.05, 2e-3),
+    WeightFormat.BF16: Closeness(0.15, 1.6e-2),
+    WeightFormat.INT8: Closeness(0.02, 1e-3),
+    WeightFormat.INT8_FAST: Closeness(0.2, 1.6e-2),
+}
+_OF_TYPE = {
+    torch.float32: CLOSENESS[WeightFormat.FP32],
+    torch.float16: CLOSENESS[WeightFormat.FP16],
+    torch.bfloat16: CLOSENESS[WeightFormat.BF16],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +78,13 @@ class Findings:
 
 
 @torch.inference_mode()
-def self_test(runner: Runner, positions_max: int) -> Findings:
-    """Try the held layers on a few random positions. Raises ModelError if they yield no numbers."""
-    trial = _Trial(runner, positions_max)
+def self_test(runner: Runner, positions_max: int, closeness: Closeness | None = None) -> Findings:
+    """Try the held layers on a few random positions. Raises ModelError if they yield no numbers.
+
+    Args:
+        closeness: of the weight format; that of the element type if left out.
+    """
+    trial = _Trial(runner, positions_max, closeness or closeness_of(runner.dtype))
     try:
         whole_TD = trial.run(0, trial.positions, None)
     except (RuntimeError, ValueError, TypeError) as error:
@@ -70,8 +100,9 @@ def self_test(runner: Runner, positions_max: int) -> Findings:
 class _Trial:
     """Pieces of one random sequence through the held layers."""
 
-    def __init__(self, runner: Runner, positions_max: int) -> None:
+    def __init__(self, runner: Runner, positions_max: int, closeness: Closeness) -> None:
         self.runner = runner
+        self.closeness = closeness
         self.positions = min(POSITIONS, positions_max)
         self._positions_max = positions_max
         self._sequence = random_input(runner, self.positions)
@@ -123,10 +154,10 @@ def _cached_findings(trial: _Trial, whole_TD: Tensor) -> Findings:
     singles_TD = torch.cat([trial.run(at, at + 1, caches[1]) for at in last])
     alone_TD = torch.cat([trial.run(at, at + 1, None) for at in last])
     lost = distance(alone_TD, whole_TD[long:])
-    if not _agree(distance(singles_TD, whole_TD[long:]), lost, trial.runner.dtype):
+    if not _agree(distance(singles_TD, whole_TD[long:]), lost, trial.closeness):
         return _no_cache(f"layers {trial.runner.held} answer otherwise with a cache")
     piece_TD = trial.run(short, trial.positions, caches[0])
-    multi_token = _agree(distance(piece_TD, whole_TD[short:]), lost, trial.runner.dtype)
+    multi_token = _agree(distance(piece_TD, whole_TD[short:]), lost, trial.closeness)
     note = f"layers {trial.runner.held} lose their state when several positions follow a cache"
     if not multi_token:
         return Findings(True, False, promised, notes=(note,))
@@ -141,7 +172,7 @@ def _cut_findings(trial: _Trial, like: Any, promised: KVBytes, lost: float) -> F
 
     def hold(pairs: Sequence[Pair]) -> bool:
         distances = [distance(pair.got, pair.expected) for pair in pairs]
-        return bool(pairs) and _agree(max(distances), lost, trial.runner.dtype)
+        return bool(pairs) and _agree(max(distances), lost, trial.closeness)
 
     batch = hold(cuttings.shared)
     return replace(
@@ -160,8 +191,13 @@ def distance(got_TD: Tensor, expected_TD: Tensor) -> float:
     return float(relative_T.median())
 
 
-def _agree(distance: float, lost: float, dtype: torch.dtype) -> bool:
-    return distance <= min(TOLERANCES[dtype], max(lost / 2, NOISES[dtype]))
+def closeness_of(dtype: torch.dtype) -> Closeness:
+    """Of weights that are not quantised."""
+    return _OF_TYPE[dtype]
+
+
+def _agree(distance: float, lost: float, closeness: Closeness) -> bool:
+    return distance <= min(closeness.tolerance, max(lost / 2, closeness.noise))
 
 
 def _no_cache(note: str) -> Findings:
