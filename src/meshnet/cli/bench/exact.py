@@ -189,9 +189,12 @@ def _telling(event: asyncio.Event) -> Callable[[int], None]:
 
 
 async def _in_two_turns(mesh: Composition, prompt: tuple[int, ...], tokens: int) -> str:
-    first = await answer(mesh, prompt, tokens // 2)
+    first = await answer(mesh, prompt, tokens // 2, owner="one")
     longer = (*prompt, *(token.token_id for token in first))
-    return digest([*first, *await answer(mesh, longer, tokens - tokens // 2)])
+    second = await answer(mesh, longer, tokens - tokens // 2, owner="one")
+    if not mesh.head.counters.reused:
+        raise BenchError("the second turn was filled anew: nothing of the first was reused")
+    return digest([*first, *second])
 
 
 async def _killed(mesh: Composition, prompts: Prompts, place: int, tokens: int) -> str:
@@ -216,6 +219,7 @@ async def answer(
     prompt: tuple[int, ...],
     tokens: int,
     seen: Callable[[int], None] = lambda count: None,
+    owner: str | None = None,
 ) -> list[SampledToken]:
     """Generate exactly `tokens` greedy tokens; `seen` is told how many there are, at each."""
     sampling = replace(banning_stops(mesh, len(prompt), tokens), logprobs=LOGPROBS_MAX)
@@ -225,6 +229,7 @@ async def answer(
         sampling=sampling,
         stop_ids=frozenset(),
         deadline_s=DEADLINE_S,
+        prefix_owner=owner,
     )
     found: list[SampledToken] = []
     async with aclosing(mesh.head.generate(request)) as events:
