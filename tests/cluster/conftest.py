@@ -18,5 +18,7 @@ def serving(tiny_model_dir: Path) -> Iterator[list[MeshnetProcess]]:
 
 @pytest.fixture(scope="session")
 def api(serving: list[MeshnetProcess], tiny_model_dir: Path) -> Iterator[MeshnetProcess]:
-    with gateway(tiny_model_dir, [node.url for node in serving]) as started:
+    urls = [node.url for node in serving]
+    # What lingers of an ended chat would count as what garbage left behind.
+    with gateway(tiny_model_dir, urls, MESHNET_PREFIX_SESSIONS="0") as started:
         yield started

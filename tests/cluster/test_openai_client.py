@@ -27,6 +27,7 @@ def mesh(
     with meshnet(
         "up", "--model", str(tiny_model_dir), "--nodes", "2", "--port", "0", "--json-ready",
         MESHNET_WEIGHTS="fp32", MESHNET_CACHE_DIR=str(tmp_path_factory.mktemp("cache")),
+        MESHNET_PREFIX_SESSIONS="0",
     ) as process:  # fmt: skip
         yield process
 
