@@ -72,7 +72,7 @@ def choose_attention(
     """
     own = runner.attention
     seen: set[AttentionCall] = set()
-    tolerance = (closeness or closeness_of(runner.dtype)).tolerance
+    tolerance = (closeness or closeness_of(runner.dtype)).attention
     why = _objection(runner, min(POSITIONS, positions_max), seen, tolerance)
     if why is not None:
         runner.use_attention(own)
