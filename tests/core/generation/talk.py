@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from meshnet.core.generation.limits import GenerationLimits, StepTimeout
 from meshnet.core.generation.machine import Generation
+from meshnet.core.generation.sequence import Adoption
 from meshnet.core.generation.states import GenerationSpec
 from meshnet.core.generation.stopping import StopRules
 from meshnet.core.generation.transcript import (
@@ -101,6 +102,7 @@ class Talk:
         reserved: bool = False,
         sampling: SamplingParams | None = None,
         owner: str | None = None,
+        adoption: Adoption | None = None,
         jitter: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.machine = Generation(
@@ -109,6 +111,7 @@ class Talk:
                 prompt=prompt,
                 sampling=sampling or SamplingParams(),
                 owner=owner,
+                adoption=adoption,
                 stop=StopRules(frozenset(stop_ids), tokens_max),
                 deadline_at=deadline_at,
                 reserved=reserved,
