@@ -189,7 +189,7 @@ async def kept_places(cluster: Cluster, refusal: Refusal | None) -> set[NodeId]:
         places = keeper.places(SessionId("s"), TOY_MODEL, 8)
         if refusal is not None:
             places.told(asked, Replied(ref, refusal), is_last=False)
-        with places.kept(asked, hops, lambda hop: None):
+        with places.kept(Mode.PREFILL, lambda: hops[:1], hops, lambda hop: None):
             await asyncio.sleep(9.0)
     return {node for node, _ in cluster.reserves}
 

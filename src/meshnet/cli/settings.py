@@ -105,7 +105,9 @@ class Settings(BaseSettings):
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         (), description="Keys clients may use, comma-separated; required beyond loopback"
     )
-    prefill_chunk: int = Field(512, ge=1, le=65536, description="Positions of one prefill step")
+    prefill_chunk: int = Field(
+        512, ge=1, le=65536, description="Positions of one prefill step at most"
+    )
     drafts: str = Field(
         "auto",
         description="Tokens guessed and verified in one step: `auto` (as many as pay), `off`, 1-16",

@@ -72,29 +72,32 @@ class Places:
 
     def told(self, asked: Forward, event: Replied | Lost, *, is_last: bool) -> None:
         """Note what became of a question; `is_last`: of the route's last hop."""
+        self._heard_at[asked.hop] = self._loop.time()
         if isinstance(event, Replied) and isinstance(event.reply, Refusal):
             self._refused = True
         elif isinstance(event, Replied) and is_last:
             self._refused = False
 
     @contextmanager
-    def kept(self, asked: Forward, hops: Sequence[Hop], heard: Heard) -> Iterator[None]:
-        """Hold the places until the block ends, in which `asked` is carried out."""
-        if asked.request.mode is Mode.STATELESS or self._refused:
-            hops = (asked.hop,)
+    def kept(
+        self, mode: Mode, asked: Callable[[], Sequence[Hop]], hops: Sequence[Hop], heard: Heard
+    ) -> Iterator[None]:
+        """Hold the places until the block ends, in which the hops `asked()` are waited for."""
         over = False
 
         def heard_in_time(hop: Hop) -> None:
             if not over:
                 heard(hop)
 
+        def kept_now() -> Sequence[Hop]:
+            return asked() if mode is Mode.STATELESS or self._refused else hops
+
         # Most steps are answered long before: a timer costs them a microsecond, a task more.
         timer = self._loop.call_at(
-            self._due_at(asked, hops), self._start, asked, hops, heard_in_time
+            self._due_at(kept_now(), asked()), self._start, mode, kept_now, heard_in_time
         )
         try:
             yield
-            self._heard_at[asked.hop] = self._loop.time()
         finally:
             over = True
             timer.cancel()
@@ -102,30 +105,30 @@ class Places:
                 self._telling.cancel()
                 self._telling = None
 
-    def _due_at(self, asked: Forward, hops: Sequence[Hop]) -> float:
-        if all(hop == asked.hop for hop in hops):
+    def _due_at(self, hops: Sequence[Hop], asked: Sequence[Hop]) -> float:
+        if all(hop in asked for hop in hops):
             return self._loop.time() + self._keeper.every_s
         longest = min(self._heard_at.get(hop, self._began_at) for hop in hops)
         return longest + self._keeper.every_s
 
-    def _start(self, asked: Forward, hops: Sequence[Hop], heard: Heard) -> None:
-        self._telling = self._keeper.start(lambda: self._tell(asked, hops, heard))
+    def _start(self, mode: Mode, hops: Callable[[], Sequence[Hop]], heard: Heard) -> None:
+        self._telling = self._keeper.start(lambda: self._tell(mode, hops, heard))
 
-    async def _tell(self, asked: Forward, hops: Sequence[Hop], heard: Heard) -> None:
+    async def _tell(self, mode: Mode, hops: Callable[[], Sequence[Hop]], heard: Heard) -> None:
         every_s = self._keeper.every_s
         while True:
             async with asyncio.TaskGroup() as telling:
-                for hop in hops:
+                for hop in hops():
                     self._heard_at[hop] = self._loop.time()
                     if hop.wire:  # an ADR-0022 node knows no reservations
-                        telling.create_task(self._tell_one(asked, hop, heard))
+                        telling.create_task(self._tell_one(mode, hop, heard))
                 telling.create_task(asyncio.sleep(every_s))
 
-    async def _tell_one(self, asked: Forward, hop: Hop, heard: Heard) -> None:
+    async def _tell_one(self, mode: Mode, hop: Hop, heard: Heard) -> None:
         client, every_s = self._keeper.client, self._keeper.every_s
         try:
             async with asyncio.timeout(every_s):
-                if asked.request.mode is Mode.STATELESS:
+                if mode is Mode.STATELESS:
                     await client.describe(hop.node, every_s)
                     heard(hop)
                     return

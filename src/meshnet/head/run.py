@@ -16,8 +16,10 @@ from meshnet.core.generation.transcript import (
     Forward,
     GenerationAction,
     GenerationEvent,
+    Lost,
     Refilling,
     Release,
+    Replied,
     Reroute,
     Started,
     Tick,
@@ -27,6 +29,7 @@ from meshnet.head.calls import Calls
 from meshnet.head.keeping import Places
 from meshnet.head.observation import Observation
 from meshnet.head.seam import FinishEvent, GenerationFailed, TokenEvent
+from meshnet.head.side_by_side import SideBySide
 
 Item = TokenEvent | FinishEvent
 
@@ -45,6 +48,7 @@ class GenerationRun:
     ) -> None:
         self._machine, self._session, self._calls = machine, session, calls
         self._places, self._release, self._clock, self._seen = places, release, clock, seen
+        self._side_by_side = SideBySide(machine, places, self._ask, clock)
         self._next: GenerationEvent = Started()
 
     @property
@@ -58,26 +62,29 @@ class GenerationRun:
     async def advance(self) -> list[Item]:
         """Go on until something is new for the consumer, who has taken all there was before.
 
-        Raises GenerationFailed. Cancelling it cancels the call in flight.
+        Raises GenerationFailed. Cancelling it cancels the calls in flight.
         """
-        event = self._next
+        actions: Sequence[GenerationAction] = self._handle(self._next)
         while True:
-            items, asked = self._carry_out(self._machine.handle(event, self._clock()))
+            items, asked = self._carry_out(actions)
             if items:
                 self._next = Delivered()
                 return items
-            event = await self._happening(asked)
+            if len(asked) > 1:
+                actions = await self._side_by_side.run(asked)
+            else:
+                actions = self._handle(await self._happening(asked))
 
     def close(self) -> None:
         """End it, whatever state it is in; ending twice is harmless."""
-        self._carry_out(self._machine.handle(Cancelled(), self._clock()))
+        self._carry_out(self._handle(Cancelled()))
         self._seen.ended(self._machine.stats(self._clock()))
 
     def _carry_out(
         self, actions: Sequence[GenerationAction]
-    ) -> tuple[list[Item], Forward | Reroute | None]:
+    ) -> tuple[list[Item], list[Forward | Reroute]]:
         items: list[Item] = []
-        asked: Forward | Reroute | None = None
+        asked: list[Forward | Reroute] = []
         for action in actions:
             match action:
                 case Emit(token):
@@ -95,35 +102,44 @@ class GenerationRun:
                 case Refilling():
                     self._seen.refilling(action)
                 case Forward() | Reroute():
-                    asked = action
+                    asked.append(action)
         return items, asked
 
-    async def _happening(self, asked: Forward | Reroute | None) -> GenerationEvent:
+    def _handle(self, event: GenerationEvent) -> list[GenerationAction]:
+        return self._machine.handle(event, self._clock())
+
+    async def _happening(self, asked: Sequence[Forward | Reroute]) -> GenerationEvent:
         deadline = self._machine.deadline()
         match asked:
-            case Forward():
-                self._seen.forwarding(asked.request)
-                return await self._answer(asked)
-            case Reroute():
-                return await self._calls.by(deadline, self._calls.reroute(asked))
-            case None:
+            case [Forward() as forward]:
+                return await self._answer(forward)
+            case [Reroute() as reroute]:
+                return await self._calls.by(deadline, self._calls.reroute(reroute))
+            case _:
                 return await self._calls.by(deadline, self._calls.nothing())
 
     async def _answer(self, asked: Forward) -> GenerationEvent:
+        """Carry out the only open question, in this task."""
         try:
             async with asyncio.timeout_at(self._machine.deadline()) as limit:
 
                 def heard(hop: Hop) -> None:
                     if hop == asked.hop and not limit.expired():
-                        self._machine.handle(Alive(asked.ref), self._clock())
+                        self._handle(Alive(asked.ref))
                         limit.reschedule(self._machine.deadline())
 
                 hops = self._machine.route.hops
-                with self._places.kept(asked, hops, heard):
-                    event = await self._calls.forward(asked)
+                with self._places.kept(asked.request.mode, lambda: (asked.hop,), hops, heard):
+                    event = await self._ask(asked)
         except TimeoutError:
             return Tick()
-        self._places.told(asked, event, is_last=asked.hop == hops[-1])
+        return event
+
+    async def _ask(self, asked: Forward) -> Replied | Lost:
+        self._seen.forwarding(asked.request)
+        is_last = asked.hop == self._machine.route.hops[-1]
+        event = await self._calls.forward(asked)
+        self._places.told(asked, event, is_last=is_last)
         return event
 
     def _finish(self, finish: Finish) -> FinishEvent:

@@ -6,12 +6,14 @@ A mutant replaces one part of a cluster (`Parts`). Nothing in the real code know
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
+from meshnet.core.generation import questions
 from meshnet.core.generation.machine import Generation
+from meshnet.core.generation.pipeline import Entering, Pipeline
 from meshnet.core.generation.transcript import (
     Emit,
     GenerationAction,
@@ -186,6 +188,22 @@ class EmitsTwiceAfterRefill(Generation):
         return [*again, *actions]
 
 
+class SwapsChunksAtOneHop(Generation):
+    """Puts what waits before the first hop to it in another order, the last chunk aside."""
+
+    def handle(self, event: GenerationEvent, now: float) -> list[GenerationAction]:
+        with patch.object(questions, "Pipeline", _Swapping):
+            return super().handle(event, now)
+
+
+class _Swapping(Pipeline):
+    def ready(self) -> Iterator[Entering]:
+        first = self._before[0]
+        if len(first) > 2:
+            first[0], first[1] = first[1], first[0]
+        return super().ready()
+
+
 def _is_refill(action: GenerationAction) -> bool:
     return isinstance(action, Refilling)
 
@@ -228,5 +246,6 @@ MUTANTS = (
     Mutant("running generator", Parts(shard=DrawsFromRunningGenerator), CALM),
     Mutant("rows swapped in a batch", Parts(shard=SwapsRowsInBatch), CALM),
     Mutant("release hint trusted", Parts(store=TrustsReleaseHints)),
+    Mutant("chunks swapped at one hop", Parts(generation=SwapsChunksAtOneHop)),
     Mutant("token emitted twice after a refill", Parts(generation=EmitsTwiceAfterRefill)),
 )

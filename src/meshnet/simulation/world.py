@@ -58,6 +58,8 @@ STRAGGLERS_S = 30.0
 HEAD_LIMITS = HeadLimits(
     generation=GenerationLimits(
         prefill_chunk=4,
+        chunk_grain=4,
+        step_price=1,
         step=StepTimeout(base_s=1.0, per_token_s=0.01),
         refills_without_progress=10_000,
         refills_base=10_000,

@@ -88,7 +88,10 @@ def ids_of_text(text: str) -> tuple[int, ...]:
 
 
 class Talk:
-    """`open` is the question the machine waits on; `tokens` is what the consumer has got."""
+    """`open` is the question the machine waits on, of the oldest step if there are several.
+
+    `tokens` is what the consumer has got.
+    """
 
     def __init__(
         self,
@@ -129,7 +132,13 @@ class Talk:
 
     @property
     def open(self) -> Forward:
-        return self.forwards[-1]
+        oldest = min(self.waiting, key=lambda forward: forward.ref.step, default=None)
+        return self.forwards[-1] if oldest is None else oldest
+
+    @property
+    def waiting(self) -> list[Forward]:
+        """All questions that are open."""
+        return [forward for forward in self.forwards if self.machine.asks(forward.ref)]
 
     @property
     def end(self) -> Finish | Fail | None:
@@ -164,12 +173,13 @@ class Talk:
         self.now = max(deadline, self.now)
         return self.tell(Tick())
 
-    def right_answer(self, token: int = 7, hops: int = 3) -> Reply:
-        """What a node of today answers to the open question."""
-        request = self.open.request
+    def right_answer(self, token: int = 7, hops: int = 3, to: Forward | None = None) -> Reply:
+        """What a node of today answers to a question: to the open one, if not to another."""
+        asked = to or self.open
+        request = asked.request
         length = len(request.tokens)
         cached = None if request.mode is Mode.STATELESS else request.past_length + length
-        if self.open.ref.hop + 1 < hops:
+        if asked.ref.hop + 1 < hops:
             return ActivationReply(activation(length), cached, compute_us=1000)
         return TokenReply(
             Drawn((SampledToken(token),)) if request.want_token else None, "", cached, 1000

@@ -103,6 +103,8 @@ class Player:
 
     def turn(self, answer: object) -> None:
         asked, self.asked = self.asked, None
+        if self.talk.waiting:  # of several questions the oldest is answered first
+            asked = self.talk.open
         match asked:
             case Emit():
                 self.tell(Delivered())

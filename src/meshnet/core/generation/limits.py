@@ -41,6 +41,9 @@ class Backoff:
 class GenerationLimits:
     prefill_chunk: int = 512
     """Positions of one step at most, on routes that take several positions after the first."""
+    chunk_grain: int = 128
+    step_price: int = 32
+    """How a prompt is cut so that all hops work on it at once: see chunking.py."""
     step: StepTimeout = StepTimeout()
     drafts: int | None = None
     """Guesses sent with a step; None: as many as pay (drafting.py). Never on routes that cannot
@@ -60,8 +63,9 @@ class GenerationLimits:
     reroute: Backoff = Backoff()
 
     def __post_init__(self) -> None:
-        if self.prefill_chunk < 1:
-            raise ValueError(f"prefill_chunk: expected at least 1, got {self.prefill_chunk}")
+        for name in ("prefill_chunk", "chunk_grain", "step_price"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if self.drafts is not None and not 0 <= self.drafts <= DRAFTS_MAX:
             raise ValueError(f"drafts: expected 0 to {DRAFTS_MAX}, got {self.drafts}")
 

@@ -6,12 +6,13 @@
           wait        +--+--> waiting, then rerouting
           lost, moved +--+--> rerouting -rerouted-> refill
 
-A step walks the route hop by hop. Any miss or loss sets the cached length back to zero and the
-next step is a prefill of all ids so far, under the same session id and a higher attempt:
-the recovery path is the starting path. How much the caches are trusted only falls (sequence.py).
+Steps walk the route hop by hop, those of a long prompt behind each other. Any miss or loss sets the
+cached length back to zero and the next step is a prefill of all ids so far, under the same session
+id and a higher attempt: the recovery path is the starting path. How much the caches are trusted
+only falls (sequence.py).
 
 Invariants
-    * at most one question is open; an answer to any other is ignored;
+    * at most one question is open at each hop; an answer to any other is ignored;
     * a token is emitted once and never changes; exactly one Finish or Fail ends a generation
       that is not cancelled, and nothing follows it;
     * every state but idle and done has a deadline; recoveries are bounded (limits.py);
@@ -26,6 +27,7 @@ from typing import assert_never
 
 from meshnet.core.generation.accounting import Accounts, GenerationStats
 from meshnet.core.generation.limits import GenerationLimits, RecoveryBudget
+from meshnet.core.generation.pipeline import Pipeline, Question
 from meshnet.core.generation.questions import Questions
 from meshnet.core.generation.refusals import Verdict, failure_of, verdict_of
 from meshnet.core.generation.requests import is_answer
@@ -65,14 +67,8 @@ from meshnet.core.generation.transcript import (
     StepRef,
     Tick,
 )
-from meshnet.core.protocol.messages import (
-    ActivationReply,
-    Mode,
-    Refusal,
-    Reply,
-    TokenReply,
-)
-from meshnet.core.vocabulary import Activation, Hop, Route, SampledToken
+from meshnet.core.protocol.messages import ActivationReply, Mode, Refusal, Reply, TokenReply
+from meshnet.core.vocabulary import Hop, Route, SampledToken
 
 Actions = list[GenerationAction]
 
@@ -118,6 +114,10 @@ class Generation:
         """The hops that the present step goes through."""
         return self._questions.route
 
+    def asks(self, ref: StepRef) -> bool:
+        """Whether this question is still open."""
+        return self._open_question(ref) is not None
+
     @property
     def reused(self) -> int:
         """Tokens of the prompt that an earlier session held."""
@@ -139,8 +139,10 @@ class Generation:
         match self._state:
             case Done():
                 return None
-            case Asking(until=until) | Waiting(until=until):
-                own: float | None = until
+            case Asking(pipeline):
+                own: float | None = pipeline.until
+            case Waiting(until=until):
+                own = until
             case Rerouting(ask_at=ask_at):
                 own = ask_at
             case _:
@@ -155,12 +157,12 @@ class Generation:
             case Started():
                 return self._started(now)
             case Delivered():
-                return self._ask_step(now) if isinstance(self._state, Delivering) else []
+                return self._ask_steps(now) if isinstance(self._state, Delivering) else []
             case Replied(ref, reply):
                 return self._replied(ref, reply, now)
             case Lost(ref, reason):
-                asking = self._open_question(ref)
-                return [] if asking is None else self._lose(asking.forward.hop, reason, now)
+                question = self._open_question(ref)
+                return [] if question is None else self._lose(question.forward.hop, reason, now)
             case Alive(ref):
                 return self._alive(ref, now)
             case Rerouted(route):
@@ -180,24 +182,25 @@ class Generation:
         if not isinstance(self._state, Idle):
             return []
         self._accounts.started_at = now
-        return self._ask_step(now)
+        return self._ask_steps(now)
 
     def _replied(self, ref: StepRef, reply: Reply, now: float) -> Actions:
-        asking = self._open_question(ref)
-        if asking is None:
+        question = self._open_question(ref)
+        if question is None:
             return []
-        self._accounts.answered(asking.forward.hop, reply, waited_s=now - asking.asked_at)
+        hop = question.forward.hop
+        self._accounts.answered(hop, reply, waited_s=now - question.asked_at)
         if isinstance(reply, Refusal):
-            return self._refused(asking, reply, now)
+            return self._refused(question, reply, now)
         is_tail = ref.hop + 1 == len(self.route.hops)
-        if not is_answer(reply, asking.step, is_tail=is_tail):
-            return self._lose(asking.forward.hop, "answered something else than was asked", now)
-        return self._answered(asking, reply, now)
+        if not is_answer(reply, question.step, is_tail=is_tail):
+            return self._lose(hop, "answered something else than was asked", now)
+        return self._answered(question, reply, now)
 
     def _alive(self, ref: StepRef, now: float) -> Actions:
-        if (asking := self._open_question(ref)) is not None:
-            latest = asking.asked_at + asking.forward.timeout_s
-            self._state = replace(asking, until=min(now + asking.forward.silence_s, latest))
+        if isinstance(self._state, Asking) and (question := self._open_question(ref)) is not None:
+            latest = question.asked_at + question.forward.timeout_s
+            self._state.pipeline.extend(question, min(now + question.forward.silence_s, latest))
         return []
 
     def _rerouted(self, route: Route, now: float) -> Actions:
@@ -221,8 +224,9 @@ class Generation:
         if now >= self._spec.deadline_at or (recover_by is not None and now >= recover_by):
             return self._out_of_time(now)
         match self._state:
-            case Asking(forward, _, asked_at, until) if now >= until:
-                return self._lose(forward.hop, f"no answer in {now - asked_at:.3g} s", now)
+            case Asking(pipeline) if (late := pipeline.overdue(now)) is not None:
+                why = f"no answer in {now - late.asked_at:.3g} s"
+                return self._lose(late.forward.hop, why, now)
             case Waiting(until, _) if now >= until:
                 return self._refill(RefillReason.WAITED, now)
             case Rerouting(ask=ask, ask_at=ask_at) if ask_at is not None and now >= ask_at:
@@ -231,8 +235,10 @@ class Generation:
             case _:
                 return []
 
-    def _answered(self, asking: Asking, reply: ActivationReply | TokenReply, now: float) -> Actions:
-        step, request = asking.step, asking.forward.request
+    def _answered(
+        self, question: Question, reply: ActivationReply | TokenReply, now: float
+    ) -> Actions:
+        step, request = question.step, question.forward.request
         if request.mode is not Mode.STATELESS and reply.cached != step.length_after:
             if reply.cached is not None or request.mode is Mode.DECODE:
                 return self._recover(RefillReason.MISS, f"holds {reply.cached} positions", now)
@@ -241,17 +247,20 @@ class Generation:
             self._sequence.degrade(CacheUse.EACH_STEP)
             if not step.want_token:
                 return self._refill(RefillReason.DEGRADED, now)
+        assert isinstance(self._state, Asking), "a question is open"
         if isinstance(reply, ActivationReply):
-            return self._ask_hop(step, asking.forward.ref.hop + 1, reply.activation, now)
-        return self._complete(step, reply, now)
+            self._state.pipeline.passed(question, reply.activation)
+            return self._ask(self._state.pipeline, now)
+        self._state.pipeline.passed(question, None)
+        return self._complete(step, reply, self._state.pipeline, now)
 
-    def _complete(self, step: Step, reply: TokenReply, now: float) -> Actions:
+    def _complete(self, step: Step, reply: TokenReply, rest: Pipeline, now: float) -> Actions:
         drawn = reply.drawn if step.want_token else None
         right = 0 if drawn is None else self._questions.judged(step, drawn, now)
         self._sequence.commit(step, accepted=right)
         self._accounts.reused += step.past_length if step.adopt is not None else 0
         if not step.want_token:
-            return self._ask_step(now)
+            return self._ask(rest, now)
         if drawn is not None:
             tokens = drawn.tokens
         else:
@@ -277,11 +286,11 @@ class Generation:
 
     # --- refusals and recovery ----------------------------------------------------------------
 
-    def _refused(self, asking: Asking, refusal: Refusal, now: float) -> Actions:
-        hop = asking.forward.hop
-        match verdict_of(refusal, asking.forward.request.mode):
+    def _refused(self, question: Question, refusal: Refusal, now: float) -> Actions:
+        hop = question.forward.hop
+        match verdict_of(refusal, question.forward.request.mode):
             case Verdict.MISS:
-                self._questions.missed(asking.step)
+                self._questions.missed(question.step)
                 return self._recover(RefillReason.MISS, refusal.message, now)
             case Verdict.CACHING_OFF:
                 self._sequence.degrade(CacheUse.NONE)
@@ -352,25 +361,22 @@ class Generation:
     def _refill(self, reason: RefillReason, now: float) -> Actions:
         self._sequence.forget_cached()
         self._accounts.refills += 1
-        asked = self._ask_step(now)
-        if self.done:
-            return asked
-        return [Refilling(reason, self._questions.attempt), *asked]
+        asked = self._ask_steps(now)
+        return asked if self.done else [Refilling(reason, self._questions.attempt), *asked]
 
     # --- questions ----------------------------------------------------------------------------
 
-    def _ask_step(self, now: float) -> Actions:
-        return self._ask_hop(self._questions.next_step(now), 0, None, now)
+    def _ask_steps(self, now: float) -> Actions:
+        return self._ask(self._questions.next_steps(now), now)
 
-    def _ask_hop(self, step: Step, hop: int, activation: Activation | None, now: float) -> Actions:
+    def _ask(self, pipeline: Pipeline, now: float) -> Actions:
         if (remaining_s := self._remaining_s(now)) <= 0.0:
             return self._out_of_time(now)
-        self._state = self._questions.ask(step, hop, activation, remaining_s=remaining_s, now=now)
-        return [self._state.forward]
+        self._state = Asking(pipeline)
+        return [*self._questions.ask(pipeline, remaining_s=remaining_s, now=now)]
 
-    def _open_question(self, ref: StepRef) -> Asking | None:
-        state = self._state
-        return state if isinstance(state, Asking) and state.forward.ref == ref else None
+    def _open_question(self, ref: StepRef) -> Question | None:
+        return self._state.pipeline.question(ref) if isinstance(self._state, Asking) else None
 
     # --- time and the end ---------------------------------------------------------------------
 

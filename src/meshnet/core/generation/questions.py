@@ -1,6 +1,6 @@
-"""What a generation asks next: the step its caches make possible, put to one hop after the other.
+"""What a generation asks next: the steps its caches make possible, each put to hop after hop.
 
-    sequence, route --next_step--> Step --ask--> Asking (one question to one hop)
+    sequence, route --next_steps--> Pipeline --ask--> Forwards (one question to one hop each)
 
 Keeps what names a question (attempt, step number) and whom it went to. It decides nothing about
 answers.
@@ -8,15 +8,19 @@ answers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from meshnet.core.generation.accounting import Accounts
+from meshnet.core.generation.chunking import Chunking
 from meshnet.core.generation.drafting import Drafter
 from meshnet.core.generation.limits import GenerationLimits
+from meshnet.core.generation.pipeline import Entering, Pipeline, Question
 from meshnet.core.generation.requests import forward_for
 from meshnet.core.generation.sequence import CacheUse, Step, TokenSequence
-from meshnet.core.generation.states import Asking, GenerationSpec
-from meshnet.core.generation.transcript import StepRef
+from meshnet.core.generation.states import GenerationSpec
+from meshnet.core.generation.transcript import Forward, StepRef
 from meshnet.core.protocol.messages import Mode
-from meshnet.core.vocabulary import DRAFTS_MAX, Activation, Drawn, NodeId, Route
+from meshnet.core.vocabulary import DRAFTS_MAX, Drawn, NodeId, Route
 
 DRAFTS_FAILED_MAX = 2
 """Misses of shortened sessions after which a generation goes on without drafts."""
@@ -41,7 +45,8 @@ class Questions:
         self.filling_since = 0.0
         self._asked_at = 0.0
         self._drafter = Drafter(sequence.ids, spec.stop.stop_ids, fixed=limits.drafts)
-        self._drafts_failed = 0
+        self._guessing, self._drafts_failed = False, 0
+        self._chunking = Chunking(limits.prefill_chunk, limits.chunk_grain, limits.step_price)
         self._touched: dict[NodeId, None] = {}
         if spec.reserved:
             self._touched = {hop.node: None for hop in route.hops}
@@ -56,23 +61,29 @@ class Questions:
         if not route.kv_cache:
             self._sequence.degrade(CacheUse.NONE)
 
-    def next_step(self, now: float) -> Step:
-        chunk = self._limits.prefill_chunk if self.route.multi_token else self._sequence.length
-        step = self._sequence.next_step(chunk=chunk)
-        self._step += 1
+    def next_steps(self, now: float) -> Pipeline:
+        steps = self._sequence.next_steps(self._ends)
         self._asked_at = now
-        if self._may_guess(step):
-            step = step.guessing(self._drafter.guesses(self._guesses_most()))
-        if step.mode is not Mode.DECODE or step.adopt is not None:
+        self._guessing = self._may_guess(steps)
+        if self._guessing:
+            steps = (steps[0].guessing(self._drafter.guesses(self._guesses_most())),)
+        if steps[0].mode is not Mode.DECODE or steps[0].adopt is not None:
             self.attempt += 1
-            self._accounts.prefills += step.mode is not Mode.DECODE
+            self._accounts.prefills += steps[0].mode is not Mode.DECODE
             self.filling_since = now
-        return step
+        first_number = self._step + 1
+        self._step += len(steps)
+        return Pipeline(steps, first_number, len(self.route.hops))
+
+    def _ends(self, past: int, length: int) -> Iterable[int]:
+        if not self.route.multi_token:
+            return (length,)
+        return self._chunking.ends(past, length, len(self.route.hops))
 
     def judged(self, step: Step, drawn: Drawn, now: float) -> int:
         """Learn from a step that ended; return how many of its guesses were right."""
         right = len(drawn.tokens) - 1
-        if self._may_guess(step):
+        if self._guessing:
             self._drafter.judged(drawn.ids, took_s=now - self._asked_at)
         self._accounts.guessed += step.drafts
         self._accounts.accepted += right
@@ -82,9 +93,9 @@ class Questions:
         """A hop could not serve `step`; one that cannot truncate must not be asked to for ever."""
         self._drafts_failed += step.truncate and step.adopt is None
 
-    def _may_guess(self, step: Step) -> bool:
+    def _may_guess(self, steps: Sequence[Step]) -> bool:
         able = self.route.truncate and self.route.multi_token and self._limits.drafts != 0
-        single = step.mode is Mode.DECODE and len(step.tokens) - step.drafts == 1
+        single = steps[0].mode is Mode.DECODE and len(steps) == len(steps[0].tokens) == 1
         return able and single and self._drafts_failed < DRAFTS_FAILED_MAX
 
     def _guesses_most(self) -> int:
@@ -92,14 +103,18 @@ class Questions:
         left = self._spec.stop.tokens_max - self._sequence.generated
         return min(DRAFTS_MAX, left - 1)
 
-    def ask(
-        self, step: Step, hop: int, activation: Activation | None, *, remaining_s: float, now: float
-    ) -> Asking:
-        """Put `step` to the route's hop number `hop`."""
+    def ask(self, pipeline: Pipeline, *, remaining_s: float, now: float) -> list[Forward]:
+        """Put to each hop what it can be asked now, the hops nearest the end first."""
+        return [self._ask(pipeline, each, remaining_s, now) for each in pipeline.ready()]
+
+    def _ask(
+        self, pipeline: Pipeline, entering: Entering, remaining_s: float, now: float
+    ) -> Forward:
+        step = entering.step
         forward = forward_for(
             step,
-            StepRef(self.attempt, self._step, hop),
-            activation,
+            StepRef(self.attempt, entering.number, entering.hop),
+            entering.activation,
             spec=self._spec,
             route=self.route,
             limits=self._limits,
@@ -107,5 +122,7 @@ class Questions:
         )
         if step.mode is not Mode.STATELESS:
             self._touched[forward.hop.node] = None
-        self._accounts.asked(forward.hop, tokens=len(step.tokens), activation=activation)
-        return Asking(forward, step, now, now + forward.silence_s)
+        tokens = len(step.tokens)
+        self._accounts.asked(forward.hop, tokens=tokens, activation=entering.activation)
+        pipeline.ask(Question(forward, step, now, now + forward.silence_s))
+        return forward

@@ -3,8 +3,7 @@
     ids       p p p p p p g g          prompt, then generated; grows, never changes
     cached    ------->|                positions every hop has confirmed
     held      ------------->|          what the hops hold: guesses that were wrong as well
-    next step         p p p            the first `chunk` of the rest; it wants a token
-                                       only if nothing is left after it
+    next steps        p p p|p g g      the rest, cut into chunks; the last wants a token
 
 One rule serves first prefill, further chunks, decode and refill: a refill only
 sets `cached` back to 0. Where the prompt goes on with what an earlier session holds, `cached`
@@ -13,7 +12,7 @@ starts there, and the first step says whose positions it means.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -140,19 +139,29 @@ class TokenSequence:
             return None
         return tuple(self._ids[:length]), self._held
 
-    def next_step(self, *, chunk: int) -> Step:
-        """Say what to send next: at most `chunk` positions where the caches are used."""
+    def next_steps(self, ends: Callable[[int, int], Iterable[int]]) -> tuple[Step, ...]:
+        """Say what to send next: where caches are used, all up to the next token.
+
+        `ends(past, length)` tells where the positions from `past` to `length` are cut.
+        """
         if self._use is not CacheUse.CACHED:
             mode = Mode.PREFILL if self._use is CacheUse.EACH_STEP else Mode.STATELESS
-            return Step(mode, 0, tuple(self._ids), want_token=True, prefix=None)
-        past = self._digest.length
-        tokens = tuple(self._ids[past : past + chunk])
-        return Step(
-            Mode.DECODE if past else Mode.PREFILL,
-            past,
-            tokens,
-            want_token=past + len(tokens) == len(self._ids),
-            prefix=self._digest.hex if past else None,
-            truncate=past < self._held,
-            adopt=self._adopt,
-        )
+            return (Step(mode, 0, tuple(self._ids), want_token=True, prefix=None),)
+        steps: list[Step] = []
+        digest = self._digest
+        for end in ends(digest.length, len(self._ids)):
+            past = digest.length
+            step = Step(
+                Mode.DECODE if past else Mode.PREFILL,
+                past,
+                tuple(self._ids[past:end]),
+                want_token=end == len(self._ids),
+                prefix=digest.hex if past else None,
+            )
+            if not steps:
+                step = replace(step, truncate=past < self._held, adopt=self._adopt)
+            steps.append(step)
+            if step.want_token:
+                break
+            digest = digest.extend(step.tokens)
+        return tuple(steps)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshnet.core.generation.sequence import Adoption, Step
+from meshnet.core.generation.pipeline import Pipeline
+from meshnet.core.generation.sequence import Adoption
 from meshnet.core.generation.stopping import StopRules
 from meshnet.core.generation.transcript import (
     Fail,
     FailureCode,
-    Forward,
     RefillReason,
     Reroute,
 )
@@ -41,10 +41,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    forward: Forward
-    step: Step
-    asked_at: float
-    until: float
+    pipeline: Pipeline
 
 
 @dataclass(frozen=True, slots=True)
