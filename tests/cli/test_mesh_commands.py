@@ -19,7 +19,8 @@ import pytest
 from tests.processes import MeshnetProcess, command, meshnet
 
 NODE_FIELDS = {
-    "name", "url", "pid", "layers", "weight_bytes", "bytes_read", "kv_bytes", "compute_s",
+    "name", "url", "pid", "layers", "weights", "weight_bytes", "bytes_read", "kv_bytes",
+    "compute_s",
 }  # fmt: skip
 
 

@@ -88,8 +88,12 @@ def test_an_unknown_architecture_is_told_in_one_line_of_ours(tmp_path: Path):
 
 def reports() -> list[NodeReport]:
     return [
-        NodeReport("node-1", "http://127.0.0.1:40001", 12345, (0, 10), 254_900_000, 1, 0, 1.0),
-        NodeReport("node-2", "http://127.0.0.1:40002", 12346, (10, 30), 254_900_000, 1, 0, 3.0),
+        NodeReport(
+            "node-1", "http://127.0.0.1:40001", 12345, (0, 10), "int8", 254_900_000, 1, 0, 1.0
+        ),
+        NodeReport(
+            "node-2", "http://127.0.0.1:40002", 12346, (10, 30), "int8", 254_900_000, 1, 0, 3.0
+        ),
     ]
 
 
@@ -100,6 +104,7 @@ def test_layers_are_shown_as_the_layers_option_takes_them():
 
     assert "0-10" in out.getvalue()
     assert "10-30" in out.getvalue()
+    assert "254.9 MB int8" in out.getvalue()
 
 
 def test_a_terminal_too_narrow_for_the_table_gets_one_fact_a_line():

@@ -21,6 +21,8 @@ class NodeReport:
     url: str
     pid: int
     layers: tuple[int, int]
+    weights: str
+    """Formats of its shards; empty for a node that does not tell."""
     weight_bytes: int
     bytes_read: int
     kv_bytes: int
@@ -38,6 +40,7 @@ def report_of(name: str, url: str, node: NodeDescription, model: ModelId) -> Nod
             min((layers.start for layers in held), default=0),
             max((layers.stop for layers in held), default=0),
         ),
+        weights=", ".join(sorted({shard.weights for shard in node.shards if shard.weights})),
         weight_bytes=sum(shard.weight_bytes for shard in node.shards),
         bytes_read=sum(shard.bytes_read for shard in node.shards),
         kv_bytes=node.kv_bytes,
@@ -73,7 +76,7 @@ def print_table(console: Console, nodes: Sequence[NodeReport], *, urls: bool) ->
             node.name,
             str(node.pid),
             f"{start}-{stop}" if stop > start else "none yet",
-            bytes_text(node.weight_bytes),
+            f"{bytes_text(node.weight_bytes)} {node.weights}".rstrip(),
             bytes_text(node.bytes_read),
             bytes_text(node.kv_bytes),
             f"{100 * node.compute_s / total_s:.0f} %",
