@@ -7,7 +7,7 @@ from tests.core.sessions.held import IDS, OTHER_LAYERS, Held, miss
 from tests.core.sessions.test_truncating import prefix
 
 from meshnet.core.sessions.entry import EvictionReason
-from meshnet.core.vocabulary import MissReason, NoRoom, SessionId
+from meshnet.core.vocabulary import MissReason, NoRoom, SessionId, StaleAttempt
 
 
 def lingering(name: str = "old", **bounds: int) -> Held:
@@ -190,3 +190,32 @@ def test_a_place_without_positions_does_not_linger():
     store.release(SessionId("s"), 0.0, linger=True)
 
     assert store.lengths(0.0) == {}
+
+
+@pytest.mark.parametrize("ending", ["given back", "adopted", "forgotten"])
+def test_nothing_begins_under_the_name_of_a_session_that_is_lent(ending):
+    """Pit A63. A late copy of an old step or reservation must not take a name that comes back."""
+    store = lingering(sessions_max=4)
+    store.cache("third", 0.0)
+    store.take("new", 1.0, adopt="old", attempt=None)
+
+    for attempt in (1, 2, None):
+        with pytest.raises(StaleAttempt):
+            store.start("old", 1.0, attempt=attempt)
+        with pytest.raises(StaleAttempt):
+            store.take("old", 1.0, attempt=attempt)
+    with pytest.raises(StaleAttempt):
+        store.take("old", 1.0, adopt="third", attempt=None)
+    assert miss(store, "old", 3, 1.0, adopt="third", prefix=prefix(*IDS)) is (
+        MissReason.UNKNOWN_SESSION
+    )
+
+    assert store.lengths(1.0) == {"new": 3, "third": 3}
+    if ending == "given back":
+        assert store.release(SessionId("new"), 1.0)
+    elif ending == "adopted":
+        adopt(store, "new", "old")
+    else:
+        assert store.release(SessionId("old"), 1.0)
+    names = {"old", "third"} if ending == "given back" else {"new", "third"}
+    assert set(store.lengths(1.0)) == names

@@ -9,7 +9,7 @@ nobody but its heir can take them; but until a step proved by digest what it hol
 on it, and if none comes it is what it was.
 
 Invariants
-    * a session answers to one name at any time;
+    * a session answers to one name at any time, and its old name stays free while it is lent;
     * what is refused changes nothing.
 """
 
@@ -17,7 +17,13 @@ from __future__ import annotations
 
 from meshnet.core.sessions.budget import Shelf
 from meshnet.core.sessions.entry import C, Lent, SessionCacheEntry
-from meshnet.core.vocabulary import KVCacheMiss, LayerRange, MissReason, SessionId
+from meshnet.core.vocabulary import (
+    KVCacheMiss,
+    LayerRange,
+    MissReason,
+    SessionId,
+    StaleAttempt,
+)
 
 
 def lend(shelf: Shelf[C], old: SessionId, heir: SessionId, layers: LayerRange) -> bool:
@@ -29,6 +35,12 @@ def lend(shelf: Shelf[C], old: SessionId, heir: SessionId, layers: LayerRange) -
     entry.attempt, entry.prefilled, entry.lingers = None, False, False
     shelf.rename(entry, heir)
     return True
+
+
+def refuse_lent(shelf: Shelf[C], session: SessionId) -> None:
+    """Raise StaleAttempt for the name of a session that is lent: who asks for it comes late."""
+    if _heir_of(shelf, session) is not None:
+        raise StaleAttempt("the session ended, and is promised to another")
 
 
 def give_back(shelf: Shelf[C], entry: SessionCacheEntry[C]) -> None:
@@ -53,6 +65,8 @@ def adoptable(
         KVCacheMiss: also for a late copy of a step that adopted, or was overtaken by a prefill.
     """
     entry = shelf.entries.get(heir)
+    if _heir_of(shelf, heir) is not None:
+        raise KVCacheMiss(MissReason.UNKNOWN_SESSION, "the session ended")
     if entry is None or entry.lent is None:
         if entry is not None:
             _refuse_started(entry, attempt)
@@ -83,12 +97,20 @@ def take_over(
 
 def forget_lent(shelf: Shelf[C], old: SessionId) -> bool:
     """Leave the heir of `old` an empty place. False: nobody was lent it."""
+    entry = _heir_of(shelf, old)
+    if entry is None:
+        return False
+    entry.lent, entry.attempt = None, None
+    entry.length, entry.ids, entry.state, entry.state_bytes = 0, None, None, 0
+    return True
+
+
+def _heir_of(shelf: Shelf[C], old: SessionId) -> SessionCacheEntry[C] | None:
+    """Return what is lent and comes back under this name, if no step adopts it."""
     for entry in shelf.entries.values():
         if entry.lent is not None and entry.lent.session == old:
-            entry.lent, entry.attempt = None, None
-            entry.length, entry.ids, entry.state, entry.state_bytes = 0, None, None, 0
-            return True
-    return False
+            return entry
+    return None
 
 
 def _refuse_started(entry: SessionCacheEntry[C], attempt: int | None) -> None:

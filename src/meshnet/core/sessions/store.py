@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Generic
 
 from meshnet.core.protocol.digest import PrefixDigest
-from meshnet.core.sessions.adopting import adoptable, forget_lent, give_back, lend, take_over
+from meshnet.core.sessions import adopting
 from meshnet.core.sessions.budget import ByteBudget, Claim, Shelf, Victim, least_wanted
 from meshnet.core.sessions.checks import check_prefix, extensible, refuse_duplicate, refuse_older
 from meshnet.core.sessions.entry import C, Eviction, EvictionReason, Lease, SessionCacheEntry
@@ -79,16 +79,21 @@ class SessionCacheStore(Generic[C]):
             NoRoom: no place or bytes now; TooLarge: never; StaleAttempt.
         """
         self._budget.expire(now)
+        adopting.refuse_lent(self._shelf, session)
         entry = self._shelf.entries.get(session)
         if entry is not None:
             refuse_older(entry, attempt)
         self._check_bound(bytes_needed)
-        borrows = entry is None and adopt is not None and lend(self._shelf, adopt, session, layers)
+        borrows = (
+            entry is None
+            and adopt is not None
+            and adopting.lend(self._shelf, adopt, session, layers)
+        )
         try:
             entry = self._place(session, layers, bytes_needed, anyone=False, now=now)
         except NoRoom:
             if borrows:
-                give_back(self._shelf, self._shelf.entries[session])
+                adopting.give_back(self._shelf, self._shelf.entries[session])
             raise
         entry.used_at, entry.lingers = now, False
         entry.reserved_bytes = bytes_needed
@@ -119,6 +124,7 @@ class SessionCacheStore(Generic[C]):
             NoRoom: no place or bytes now; TooLarge: never.
         """
         self._budget.expire(now)
+        adopting.refuse_lent(self._shelf, session)
         entry = self._shelf.entries.get(session)
         if entry is not None:
             refuse_older(entry, attempt)
@@ -169,11 +175,11 @@ class SessionCacheStore(Generic[C]):
         if adopt is None:
             entry = extensible(self._shelf.entries.get(session), layers, attempt)
         else:
-            entry = adoptable(self._shelf, session, adopt, layers, attempt)
+            entry = adopting.adoptable(self._shelf, session, adopt, layers, attempt)
         check_prefix(entry, past_length, prefix, truncate=truncate)
         self._check_bound(bytes_needed)
         if adopt is not None:
-            take_over(self._shelf, entry, session, attempt)
+            adopting.take_over(self._shelf, entry, session, attempt)
         self._grow(entry, bytes_needed, now)
         entry.used_at, entry.lingers = now, False
         entry.lease = Lease(
@@ -247,9 +253,9 @@ class SessionCacheStore(Generic[C]):
         self._budget.expire(now)
         entry = self._shelf.entries.get(session)
         if entry is None:
-            return not linger and forget_lent(self._shelf, session)
+            return not linger and adopting.forget_lent(self._shelf, session)
         if entry.lent is not None:
-            give_back(self._shelf, entry)
+            adopting.give_back(self._shelf, entry)
         elif linger and entry.state is not None and entry.lease is None:
             entry.lingers, entry.reserved_bytes = True, 0
         else:
