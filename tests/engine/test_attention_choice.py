@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,14 @@ CPU = torch.device("cpu")
 def runner_of(path: Path) -> LayerRunner:
     model = load_layers(path, read_config(path), ALL, torch.float32, CPU).model
     return LayerRunner(model, torch.float32)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", "gpt_oss", "deepseek_v3", "falcon_h1"])
@@ -123,6 +132,27 @@ def test_with_the_rows_found_a_row_comes_out_the_same_in_any_company(heads: tupl
     for start, stop in ((0, 1), (5, 7), (250, 260), (511, 512), (512, 600)):
         alone = attend(query[start:stop], held, start, shape, rows_min=needed)
         assert torch.equal(alone, together[start:stop])
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (2, 1), (3, 3)], ids=str)
+def test_with_the_rows_found_chunks_of_any_length_come_out_the_same(
+    two_threads: None, heads: tuple[int, int]
+):
+    """With one head of keys two threads share a product, and cut it by its number of rows."""
+    call = AttentionCall(*heads, key_size=64, value_size=64)
+
+    needed = rows_needed(trials_of([call], torch.float32, CPU))
+
+    assert needed is not None
+    generator = torch.Generator().manual_seed(1)
+    held = KVBuffer()
+    for_keys, for_values = torch.randn(2, heads[1], 512, 64, generator=generator)
+    held.append(for_keys, for_values)
+    query = torch.randn(512, heads[0], 64, generator=generator)
+    together = attend(query, held, 0, Shape(0.125), rows_min=needed)
+    for length in range(1, 33):
+        alone = attend(query[300 : 300 + length], held, 300, Shape(0.125), rows_min=needed)
+        assert torch.equal(alone, together[300 : 300 + length]), length
 
 
 @pytest.mark.parametrize("heads", [(4, 4), (6, 2), (4, 1)], ids=str)
