@@ -17,11 +17,14 @@ from tests.families import LAYERS, VOCAB_SIZE, save_family
 from meshnet.core.vocabulary import LayerRange, WeightFormat
 from meshnet.engine.cache import KVLayer
 from meshnet.engine.kv import KEY_GRID
+from meshnet.engine.lean import LeanRunner
 from meshnet.engine.loading import load_shard
 from meshnet.engine.runner import Passing, Runner, Segment
 from meshnet.engine.shard import TorchModelShard
 
-NAMES = ["llama", "qwen3", "mistral-swa", "gemma3", "gpt_oss", "deepseek_v3"]
+COMPILED = ["llama", "qwen2", "qwen3", "mistral-swa"]
+PLAIN = "qwen3, operator by operator"
+NAMES = [*COMPILED, PLAIN, "gemma3", "gpt_oss", "deepseek_v3"]
 LENGTH = 2 * KEY_GRID + 40
 """Of the longest session: three cells, and windows of 8 that are left far behind."""
 
@@ -72,8 +75,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Whole]:
 
 @torch.inference_mode()
 def _whole(path: Path, name: str) -> Whole:
-    save_family(path, name, max_position_embeddings=2048)
+    save_family(path, name.partition(",")[0], max_position_embeddings=2048)
     shard = load_shard(path, LayerRange(0, LAYERS), weights=WeightFormat.INT8)
+    if isinstance(shard._runner, LeanRunner) and name == PLAIN:
+        shard._runner.through = shard._runner.layers
     generator = torch.Generator().manual_seed(3)
     ids = [torch.randint(3, VOCAB_SIZE, (1, LENGTH), generator=generator) for _ in range(3)]
     whole = Whole(shard, ids, [], [])
@@ -115,6 +120,11 @@ def test_a_shard_finds_out_that_it_is_exact(whole: Callable[[str], Whole], name:
     assert capabilities.truncate
     # MLA makes keys anew from all that is cached: one session at a time.
     assert capabilities.batch == (name != "deepseek_v3")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_cut_here_is_compiled_where_it_can_be(whole: Callable[[str], Whole], name: str):
+    assert whole(name).runner.attention.endswith("-fused") == (name in COMPILED)
 
 
 @pytest.mark.parametrize("name", ["lfm2", "bamba", "qwen3_next"])

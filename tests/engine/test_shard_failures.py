@@ -17,11 +17,17 @@ from tests.shard_steps import (
 from meshnet.core.vocabulary import (
     NumericalError,
     StepTorn,
+    WeightFormat,
 )
 from meshnet.engine.loading import load_shard
 from meshnet.engine.shard import TorchModelShard
 
 # --- failures -------------------------------------------------------------------------------------
+
+
+def _shard(path: Path) -> TorchModelShard:
+    """In floating point, where layers call their modules, which can be made to fail."""
+    return load_shard(path, MIDDLE, weights=WeightFormat.FP32)
 
 
 def _break(shard: TorchModelShard, error: Exception) -> None:
@@ -35,7 +41,7 @@ def _break(shard: TorchModelShard, error: Exception) -> None:
 
 
 def test_a_step_that_fails_midway_tears_the_session_for_good(llama: Path):
-    shard = load_shard(llama, MIDDLE)
+    shard = _shard(llama)
     state = shard.new_state(MIDDLE)
     _break(shard, RuntimeError("boom"))
 
@@ -58,7 +64,7 @@ def test_a_step_that_fails_midway_tears_the_session_for_good(llama: Path):
 )
 def test_running_out_of_memory_is_told_from_other_failures(llama: Path, error: Exception):
     """Pit A69."""
-    shard = load_shard(llama, MIDDLE)
+    shard = _shard(llama)
     _break(shard, error)
 
     with pytest.raises(StepTorn) as torn:
@@ -69,7 +75,7 @@ def test_running_out_of_memory_is_told_from_other_failures(llama: Path, error: E
 
 def test_a_session_that_failed_does_not_disturb_another(llama: Path):
     """Pit A69."""
-    shard = load_shard(llama, MIDDLE)
+    shard = _shard(llama)
     expected = values_of(shard.run(hidden_step(MIDDLE, hidden_of(3)), None))
     handle_error = RuntimeError("boom")
     layer = shard._runner._model.meshnet_layers.layer(3)

@@ -74,13 +74,23 @@ class KVBuffer:
 
     def append(self, keys_HTD: Tensor, values_HTD: Tensor) -> None:
         """Write T positions at `length`."""
-        before, after = self.length, self.length + keys_HTD.shape[1]
+        slot = self.extend(keys_HTD.shape[1], keys_HTD, values_HTD)
+        assert self.keys is not None
+        assert self.values is not None
+        self.keys.narrow(1, slot, keys_HTD.shape[1]).copy_(keys_HTD)
+        self.values.narrow(1, slot, values_HTD.shape[1]).copy_(values_HTD)
+
+    def extend(self, positions: int, like_keys_HTD: Tensor, like_values_HTD: Tensor) -> int:
+        """Count more positions, for the caller to write; return the slot of the first.
+
+        Heads, size and type are those of the tensors given.
+        """
+        before, after = self.length, self.length + positions
         start = max(self.start, first_key(max(0, before - KEY_GRID), self.window))
-        self.keys = self._roomy(self.keys, keys_HTD, start, after)
-        self.values = self._roomy(self.values, values_HTD, start, after)
+        self.keys = self._roomy(self.keys, like_keys_HTD, start, after)
+        self.values = self._roomy(self.values, like_values_HTD, start, after)
         self.start, self.length = start, after
-        self.keys.narrow(1, before - start, after - before).copy_(keys_HTD)
-        self.values.narrow(1, before - start, after - before).copy_(values_HTD)
+        return before - start
 
     def last(self, positions: int) -> tuple[Tensor, Tensor]:
         """Views of the last `positions` keys and values: HSD."""

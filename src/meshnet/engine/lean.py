@@ -15,15 +15,15 @@ Invariants
 
 Which models may run here is decided elsewhere (lean_choice.py), by trial.
 
-Legend: T new positions of all segments, R rows kept, D hidden, V vocabulary, H query heads,
-K key/value heads, N = H + K, S head size.
+Legend: T new positions of all segments, L of one segment, R rows kept, D hidden, V vocabulary,
+H query heads, K key/value heads, N = H + K, S head size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,7 @@ from meshnet.core.vocabulary import LayerRange
 from meshnet.engine.attention import Shape
 from meshnet.engine.cache import Rows
 from meshnet.engine.interface import GridAttention
+from meshnet.engine.kv import KVBuffer
 from meshnet.engine.linear import merged
 from meshnet.engine.runner import Passing, Runner, Segment
 
@@ -59,16 +60,16 @@ class Norm:
     """Root mean square norm over the last axis."""
 
     def __init__(self, weight: Tensor, eps: float) -> None:
-        self._weight = weight
+        self.weight, self.eps = weight, eps
         # An operator takes a Python number only after making a tensor of it.
         self._eps = torch.tensor(eps, dtype=torch.float32, device=weight.device)
         self._width = torch.tensor(float(weight.shape[-1]), device=weight.device)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         if hidden.dtype == torch.float32:
-            return torch.mul(hidden, self._scale(hidden)).mul_(self._weight)
+            return torch.mul(hidden, self._scale(hidden)).mul_(self.weight)
         wide = hidden.float()
-        return wide.mul_(self._scale(wide)).to(hidden.dtype).mul_(self._weight)
+        return wide.mul_(self._scale(wide)).to(hidden.dtype).mul_(self.weight)
 
     def _scale(self, wide: Tensor) -> Tensor:
         squares = torch.sum(wide * wide, -1, True)
@@ -93,24 +94,24 @@ class LeanLayer:
         projections, mlp = module.self_attn, module.mlp
         self._index = index
         self._module = module
-        self._size: int = projections.head_dim
-        self._queries: int = projections.q_proj.out_features // self._size
-        self._keys: int = projections.k_proj.out_features // self._size
+        self.size: int = projections.head_dim
+        self.queries: int = projections.q_proj.out_features // self.size
+        self.keys: int = projections.k_proj.out_features // self.size
         self._shape = Shape(projections.scaling, window)
         self._grid = attention
-        self._before_attention = _norm(module.input_layernorm)
-        self._before_mlp = _norm(module.post_attention_layernorm)
-        self._of_heads = _norm_of_heads(projections, self._queries, self._keys)
-        self._qkv: Any = _Separate(projections.q_proj, projections.k_proj, projections.v_proj)
-        self._gate_up: Any = _Separate(mlp.gate_proj, mlp.up_proj)
-        self._out, self._down, self._activation = projections.o_proj, mlp.down_proj, mlp.act_fn
+        self.before_attention = _norm(module.input_layernorm)
+        self.before_mlp = _norm(module.post_attention_layernorm)
+        self.of_heads = _norm_of_heads(projections, self.queries, self.keys)
+        self.qkv: Any = _Separate(projections.q_proj, projections.k_proj, projections.v_proj)
+        self.gate_up: Any = _Separate(mlp.gate_proj, mlp.up_proj)
+        self.out, self.down, self.activation = projections.o_proj, mlp.down_proj, mlp.act_fn
         self._in_place = isinstance(mlp.act_fn, nn.SiLU)
 
     def join(self) -> None:
         """Let projections of the same input be one product, and drop the separate weights."""
         attention, mlp = self._module.self_attn, self._module.mlp
-        self._qkv = _joined(attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj") or self._qkv
-        self._gate_up = _joined(mlp, ("gate_proj", "up_proj"), "gate_up_proj") or self._gate_up
+        self.qkv = _joined(attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj") or self.qkv
+        self.gate_up = _joined(mlp, ("gate_proj", "up_proj"), "gate_up_proj") or self.gate_up
 
     def __call__(
         self, hidden_TD: Tensor, rotary: Rotary, parts: Sequence[Part], kept: Tensor | None
@@ -119,53 +120,45 @@ class LeanLayer:
         attended_TD = self._attended(hidden_TD, rotary, parts)
         if kept is not None:
             attended_TD, hidden_TD = attended_TD[kept], hidden_TD[kept]
-        hidden_TD = self._out(attended_TD).add_(hidden_TD)
-        gate, up = self._gate_up(self._before_mlp(hidden_TD)).chunk(2, -1)
-        gate = functional.silu(gate, inplace=True) if self._in_place else self._activation(gate)
-        passed_TD: Tensor = self._down(gate.mul_(up))
+        hidden_TD = self.out(attended_TD).add_(hidden_TD)
+        gate, up = self.gate_up(self.before_mlp(hidden_TD)).chunk(2, -1)
+        gate = functional.silu(gate, inplace=True) if self._in_place else self.activation(gate)
+        passed_TD: Tensor = self.down(gate.mul_(up))
         return passed_TD.add_(hidden_TD)
 
     def _attended(self, hidden_TD: Tensor, rotary: Rotary, parts: Sequence[Part]) -> Tensor:
-        qkv = self._qkv(self._before_attention(hidden_TD))
-        qkv = qkv.view(qkv.shape[0], -1, self._size)
-        turned_TNS = qkv.narrow(1, 0, self._queries + self._keys)
-        value_TKS = qkv.narrow(1, self._queries + self._keys, self._keys)
-        if self._of_heads is not None:
-            turned_TNS = self._of_heads(turned_TNS)
+        qkv = self.qkv(self.before_attention(hidden_TD))
+        qkv = qkv.view(qkv.shape[0], -1, self.size)
+        turned_TNS = qkv.narrow(1, 0, self.queries + self.keys)
+        value_TKS = qkv.narrow(1, self.queries + self.keys, self.keys)
+        if self.of_heads is not None:
+            turned_TNS = self.of_heads(turned_TNS)
         rotary.turn(turned_TNS)
-        if len(parts) == 1:
-            return self._attended_alone(turned_TNS, value_TKS, parts[0].cache)
-        if len(parts) == len(turned_TNS):
-            return self._attended_each(turned_TNS, value_TKS, parts)
-        return torch.cat(
-            [
-                self._attended_alone(
-                    turned_TNS.narrow(0, part.start, part.length),
-                    value_TKS.narrow(0, part.start, part.length),
-                    part.cache,
-                )
-                for part in parts
-            ]
-        )
+        for part in parts:
+            rows = turned_TNS.narrow(0, part.start, part.length)
+            key_LKS = rows.narrow(1, self.queries, self.keys)
+            value_LKS = value_TKS.narrow(0, part.start, part.length)
+            self.buffer(part).append(key_LKS.transpose(0, 1), value_LKS.transpose(0, 1))
+        return self.attended(turned_TNS.narrow(1, 0, self.queries), parts)
 
-    def _attended_each(
-        self, turned_BNS: Tensor, value_BKS: Tensor, parts: Sequence[Part]
-    ) -> Tensor:
-        """One row of each session."""
-        buffers = [part.cache.layers[self._index].buffer for part in parts]
-        keys = turned_BNS.narrow(1, self._queries, self._keys).unsqueeze(2).unbind(0)
-        values = value_BKS.unsqueeze(2).unbind(0)
-        for buffer, key_K1S, value_K1S in zip(buffers, keys, values, strict=True):
-            buffer.append(key_K1S, value_K1S)
-        query_BHS = turned_BNS.narrow(1, 0, self._queries)
-        return self._grid.attend_each(query_BHS, buffers, self._shape).flatten(1)
+    def buffer(self, part: Part) -> KVBuffer:
+        buffer: KVBuffer = part.cache.layers[self._index].buffer
+        return buffer
 
-    def _attended_alone(self, turned_TNS: Tensor, value_TKS: Tensor, cache: Any) -> Tensor:
-        held = cache.layers[self._index].buffer
-        key_TKS = turned_TNS.narrow(1, self._queries, self._keys)
-        held.append(key_TKS.transpose(0, 1), value_TKS.transpose(0, 1))
-        query_THS = turned_TNS.narrow(1, 0, self._queries)
-        return self._grid.attend(query_THS, Rows(held, len(key_TKS)), self._shape).flatten(1)
+    def attended(self, query_THS: Tensor, parts: Sequence[Part]) -> Tensor:
+        """Attend from rows whose keys and values are in their buffers: TD."""
+        if len(parts) > 1 and len(parts) == len(query_THS):
+            buffers = [self.buffer(part) for part in parts]
+            return self._grid.attend_each(query_THS, buffers, self._shape).flatten(1)
+        attended_TD = [
+            self._grid.attend(
+                query_THS.narrow(0, part.start, part.length),
+                Rows(self.buffer(part), part.length),
+                self._shape,
+            ).flatten(1)
+            for part in parts
+        ]
+        return attended_TD[0] if len(parts) == 1 else torch.cat(attended_TD)
 
 
 class _Separate:
@@ -176,6 +169,46 @@ class _Separate:
 
     def __call__(self, hidden_TD: Tensor) -> Tensor:
         return torch.cat([project(hidden_TD) for project in self._projections], -1)
+
+
+class Layers(Protocol):
+    """Runs some of the layers held, over rows of several sessions."""
+
+    suffix: str
+    """Of the arithmetic's name."""
+
+    def run(
+        self,
+        hidden_TD: Tensor,
+        layers: LayerRange,
+        rotary: Rotary,
+        parts: Sequence[Part],
+        kept: Tensor | None,
+    ) -> Tensor:
+        """Extend the sessions' buffers and return what leaves, of the rows `kept` or of all."""
+        ...
+
+
+class LeanLayers:
+    """Layers one after the other, operator by operator."""
+
+    suffix = ""
+
+    def __init__(self, layers: Mapping[int, LeanLayer]) -> None:
+        self.layers = layers
+
+    def run(
+        self,
+        hidden_TD: Tensor,
+        layers: LayerRange,
+        rotary: Rotary,
+        parts: Sequence[Part],
+        kept: Tensor | None,
+    ) -> Tensor:
+        for index in range(layers.start, layers.stop):
+            last = index == layers.stop - 1
+            hidden_TD = self.layers[index](hidden_TD, rotary, parts, kept if last else None)
+        return hidden_TD
 
 
 class LeanRunner:
@@ -192,19 +225,26 @@ class LeanRunner:
         self._model = model
         self._decoder: Any = model.meshnet_layers.decoder
         self._new_cache = generic.new_cache
-        self.attention = attention.name if exact else f"{attention.name}-lean"
+        self._attention = attention.name if exact else f"{attention.name}-lean"
         self.held, self.total = generic.held, generic.total
         self.dtype, self.device = generic.dtype, generic.device
         self.hidden_size, self.vocab_size = generic.hidden_size, generic.vocab_size
         slots = self._new_cache(self.held).layers
-        self._layers = {}
+        made = {}
         for index in range(self.held.start, self.held.stop):
             module, window = model.meshnet_layers.layer(index), slots[index].buffer.window
-            self._layers[index] = LeanLayer(index, module, window=window, attention=attention)
+            made[index] = LeanLayer(index, module, window=window, attention=attention)
+        self.layers = LeanLayers(made)
+        self.through: Layers = self.layers
+        """What runs the layers: `layers`, or another form of the same."""
+
+    @property
+    def attention(self) -> str:
+        return self._attention + self.through.suffix
 
     def join(self) -> None:
         """Join weights, layer by layer; no other forward of the model works from then on."""
-        for layer in self._layers.values():
+        for layer in self.layers.layers.values():
             layer.join()
 
     def new_cache(self, layers: LayerRange) -> Any:
@@ -246,9 +286,7 @@ class LeanRunner:
         else:
             hidden_TD = self._decoder.embed_tokens(entering[0])
         rotary, parts = self._rotary(hidden_TD, segments), self._parts(layers, segments)
-        for index in range(layers.start, layers.stop):
-            last = index == layers.stop - 1
-            hidden_TD = self._layers[index](hidden_TD, rotary, parts, kept if last else None)
+        hidden_TD = self.through.run(hidden_TD, layers, rotary, parts, kept)
         for segment, part in zip(segments, parts, strict=True):
             part.cache.settle(segment.stop)
         return hidden_TD

@@ -25,7 +25,7 @@ from meshnet.engine.interface import GridAttention
 from meshnet.engine.lean import LeanRunner
 from meshnet.engine.linear import Int8Linear
 from meshnet.engine.runner import Passing, Runner, Segment, positions_of
-from meshnet.engine.selftest import random_input
+from meshnet.engine.selftest import Closeness, distance, random_input
 
 POSITIONS = 10
 PIECES = ((0, 5), (5, 9), (9, 10))
@@ -38,11 +38,18 @@ _HEAD_NORMS = {"q_norm", "k_norm"}
 
 
 def lean_runner(
-    model: Any, generic: Runner, attention: GridAttention, context_length: int
+    model: Any,
+    generic: Runner,
+    attention: GridAttention,
+    context_length: int,
+    *,
+    compiled: Closeness | None = None,
 ) -> LeanRunner | None:
     """Return the short forward of a trimmed model if it is one; `generic` is unusable then.
 
-    `generic` attends by the same `attention`.
+    Args:
+        attention: what `generic` attends by.
+        compiled: how close compiled loops must come; None is to do without them.
     """
     if generic.leading_axes or generic.per_layer_width or not _has_skeleton(model):
         return None
@@ -56,7 +63,27 @@ def lean_runner(
     if not agrees:
         return None
     lean.join()
+    if exact and compiled is not None:
+        _compile(lean, context_length, compiled)
     return lean
+
+
+@torch.inference_mode()
+def _compile(lean: LeanRunner, context_length: int, closeness: Closeness) -> None:
+    """Let compiled loops run the layers if there are any for them and they answer alike."""
+    try:
+        from meshnet.engine.fused_layer import fused_layers
+    # numba is not there, or not for this processor.
+    except (ImportError, OSError):
+        return
+    compiled = fused_layers(lean.layers.layers)
+    if compiled is None:
+        return
+    expected = list(_answers(lean, context_length))
+    lean.through = compiled
+    pairs = zip(_answers(lean, context_length), expected, strict=True)
+    if not all(_distance(*pair) <= closeness.attention for pair in pairs):
+        lean.through = lean.layers
 
 
 def _has_skeleton(model: Any) -> bool:
@@ -107,6 +134,10 @@ def _close(got: Tensor, expected: Tensor) -> bool:
     scale = expected.abs().max().float()
     error = (got.float() - expected.float()).abs().max()
     return bool(error <= TOLERANCES[expected.dtype] * scale)
+
+
+def _distance(got: Tensor, expected: Tensor) -> float:
+    return distance(got.flatten(0, -2), expected.flatten(0, -2))
 
 
 def _answers(runner: Runner, context_length: int) -> Iterator[Tensor]:

@@ -101,7 +101,7 @@ def _tested(
     )
     lean = None
     if attention.ours is not None and limit is None:
-        lean = lean_runner(model, generic, attention.ours, context)
+        lean = lean_runner(model, generic, attention.ours, context, compiled=closeness)
     runner = lean or generic
     findings = self_test(runner, positions_max, closeness)
     for note in (*attention.notes, *findings.notes):

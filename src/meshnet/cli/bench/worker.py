@@ -14,6 +14,8 @@ Settings come by environment. Invariant: only a question of the parent makes it 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib
 import json
 import selectors
 import sys
@@ -67,6 +69,8 @@ def _bare(arguments: Sequence[str]) -> None:
     # Importing the model's code is what a node does on its way to the tensors.
     assert load_shard is not None
     assert AutoModelForCausalLM._model_mapping[type(config)] is not None
+    with contextlib.suppress(ImportError):
+        importlib.import_module("meshnet.engine.fused")
     run_node(settings, (), port=0, as_json=True, end_with_stdin=True)
 
 
