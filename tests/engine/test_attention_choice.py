@@ -79,6 +79,17 @@ def test_layers_that_mean_something_else_keep_their_own_and_are_right(
     assert answer.difference(reference) <= TOLERANCE
 
 
+@pytest.mark.parametrize("head_dim", [6, 16])
+def test_attention_that_is_not_exact_says_so(tmp_path: Path, head_dim: int):
+    """Products over few features go through other kernels, which rows filled up may not tame."""
+    shape = {"num_attention_heads": 6, "hidden_size": 6 * head_dim, "rotary_pct": 0.5}
+    runner = runner_of(save_family(tmp_path, "gpt_neox", **shape))
+
+    choice = choose_attention(runner, 256)
+
+    assert choice.exact == (choice.notes == ())
+
+
 def test_layers_without_attention_need_none(tmp_path: Path):
     runner = runner_of(save_family(tmp_path, "mamba2"))
 

@@ -19,9 +19,10 @@ FAMILIES = ("qwen3_moe", "gpt_oss", "deepseek_v3", "nemotron_h", "llama4", "qwen
 HIDDEN = 64
 
 
-def whole(name: str) -> Any:
+def whole(name: str, **overrides: Any) -> Any:
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(family_config(name), dtype=torch.float32)
+    config = family_config(name, **overrides)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     redraw(model)
     return model.eval().requires_grad_(False)
 
@@ -111,3 +112,19 @@ def test_small_gates_stay_in_floating_point_on_tiles():
 
     assert gates
     assert all(isinstance(gate, TiledLinear) for gate in gates)
+
+
+@pytest.mark.parametrize("hidden_size", [HIDDEN, 130])
+def test_a_router_that_its_tile_does_not_steady_is_told(hidden_size: int):
+    """Some kernels take pairs of rows where a row is no whole number of vectors."""
+    choice = LinearChoice(2)
+    model = whole("gpt_oss", hidden_size=hidden_size)
+    Quantiser(choice).convert(model)
+    router = next(m for m in model.modules() if type(m).__name__ == "GptOssTopKRouter")
+    hidden = torch.randn(64, hidden_size, generator=torch.Generator().manual_seed(1))
+
+    together = router(hidden)[0]
+    alone = torch.cat([router(row)[0] for row in hidden.split(1)])
+
+    assert choice.steady == torch.equal(alone, together)
+    assert choice.steady == (not choice.notes)

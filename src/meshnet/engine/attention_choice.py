@@ -39,6 +39,7 @@ ROWS_MIN = (1, 2, 4, 8, 16)
 STOPS = (KEY_GRID, 4 * KEY_GRID)
 """Keys at the end of which a trial's rows are."""
 FAST_NOTE = "fast prefill: results depend on chunks, batches and refills in their low bits"
+COMPANY_NOTE = "attention: a row's result depends on the rows beside it, so recovery is not bitwise"
 ROWS_TOGETHER = 64
 ROWS_ALONE = range(1, 17)
 
@@ -87,7 +88,7 @@ def choose_attention(
     chosen = GridAttention(rows_min or max(ROWS_MIN), digest=digest_of(trials), fast=fast_prefill)
     runner.use_attention(chosen.register())
     exact = rows_min is not None and not fast_prefill
-    notes = (FAST_NOTE,) if fast_prefill else ()
+    notes = (FAST_NOTE,) if fast_prefill else () if exact else (COMPANY_NOTE,)
     return AttentionChoice(chosen.name, chosen.rows_min, exact, notes, ours=chosen)
 
 

@@ -21,10 +21,11 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from meshnet.core.vocabulary import ModelError
 from meshnet.engine.linear import LEVELS, REST, SMALLEST, Int8Linear, TiledLinear, quantised
-from meshnet.engine.linear_products import PRODUCTS, ZERO_POINT, ProductOf
+from meshnet.engine.linear_products import PRODUCTS, ZERO_POINT, ProductOf, tiled
 
 TRIAL_ROWS = 64
 COMPANIES = (1, 2, 3, 8)
@@ -68,14 +69,20 @@ class LinearChoice:
 
     def tiled(self, linear: torch.nn.Linear) -> TiledLinear:
         """Keep a layer in floating point, on a fixed number of rows."""
-        made = TiledLinear.of(linear)
-        shape = tuple(linear.weight.shape)
-        if shape not in self._tiled:
-            self._tiled.add(shape)
-            x_MK = trial_rows(made.in_features, linear.weight.device).to(linear.weight.dtype)
-            if not steady(made, x_MK):
-                self._tell_unsteady(f"floating-point layers of {shape[0]} x {shape[1]}")
-        return made
+        self.try_tile(linear.weight)
+        return TiledLinear.of(linear)
+
+    def try_tile(self, weight_NK: Tensor) -> None:
+        """Find out whether a fixed number of rows is enough for this matrix in floating point."""
+        shape = tuple(weight_NK.shape)
+        if shape in self._tiled:
+            return
+        self._tiled.add(shape)
+        x_MK = trial_rows(shape[1], weight_NK.device).to(weight_NK.dtype)
+        if not steady(
+            lambda some: tiled(lambda rows: functional.linear(rows, weight_NK), some), x_MK
+        ):
+            self._tell_unsteady(f"floating-point layers of {shape[0]} x {shape[1]}")
 
     def digest(self, device: torch.device) -> str:
         """Digest of what a fixed layer yields, as its low bits come out on this machine."""

@@ -73,6 +73,9 @@ class Quantiser:
         if _is_router(name, child):
             if _is_plain(child):
                 return self._choice.tiled(child)  # type: ignore[arg-type]
+            for weight in child.parameters():
+                if weight.dim() == 2:
+                    self._choice.try_tile(weight.data)
             tile_router(child)
             return child
         if is_experts(child) or is_dense_experts(child):
