@@ -41,7 +41,19 @@ def test_a_child_reads_the_settings_its_parent_has(tmp_path: Path, monkeypatch: 
     for name, value in made.children[0].spec.environment.items():
         monkeypatch.setenv(name, value)
 
-    assert load_settings({}).model_dump() == settings.model_dump()
+    read, peers = load_settings({}).model_dump(), len(LAYERS)
+    assert len(set(read.pop("peers"))) == peers, "it is told of all nodes of its machine"
+    assert read == settings.model_dump(exclude={"peers"})
+
+
+def test_every_node_is_told_the_addresses_that_all_of_them_listen_on(tmp_path: Path):
+    made, _ = launcher(tmp_path)
+    close(made)
+
+    addresses = [f"http://127.0.0.1:{child.port}" for child in made.children]
+    assert all(
+        child.spec.environment["MESHNET_PEERS"].split(",") == addresses for child in made.children
+    )
 
 
 def test_a_childs_command_names_its_layers_and_never_a_secret(tmp_path: Path):

@@ -41,6 +41,15 @@ async def test_an_undisturbed_stream_is_the_unsplit_model_s_text(calm: Told, tin
     assert (calm.finishes, calm.ended, len(calm.usages)) == (["length"], 1, 1)
 
 
+def test_the_nodes_of_up_know_each_other_and_hand_their_steps_on(mesh: MeshnetProcess, calm: Told):
+    nodes = [get(f"{node['url']}/node") for node in get(f"{mesh.url}/mesh")["nodes"]]
+    urls = {node["url"] for node in get(f"{mesh.url}/mesh")["nodes"]}
+
+    assert all(set(node["peers"]) == urls for node in nodes)
+    assert all(node["capabilities"]["chain"] for node in nodes)
+    assert counted(mesh.url, "meshnet_refills_total", "reason")[("chain",)] == 0
+
+
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["head", "middle", "tail"])
 async def test_a_stream_survives_the_death_of_a_node(mesh: MeshnetProcess, calm: Told, place: int):
     """Pits A13, A78 and A80."""

@@ -38,6 +38,7 @@ from meshnet.core.vocabulary import (
 from meshnet.wire.http_server import node_app
 from meshnet.wire.service import Service
 from meshnet.wire.serving import bind, serve_socket
+from meshnet.wire.stream_peers import NOBODY, Peers
 
 LIMITS = Limits(body_bytes=4 * 2**20, json_bytes=4096, meta_bytes=64 * 1024, positions=10_000)
 NODE = NodeId("echo")
@@ -128,10 +129,14 @@ def decode(session: str = "s", past_length: int = 17) -> ForwardRequest:
 
 @asynccontextmanager
 async def serving(
-    service: Service, *, token: str | None = None, limits: Limits = LIMITS
+    service: Service,
+    *,
+    token: str | None = None,
+    limits: Limits = LIMITS,
+    peers: Peers = NOBODY,
 ) -> AsyncIterator[str]:
     """Serve over loopback HTTP; yields the base URL."""
-    app = node_app(service, limits=limits, token=token, metrics=lambda: b"steps 1\n")
+    app = node_app(service, limits=limits, token=token, metrics=lambda: b"steps 1\n", peers=peers)
     ports: list[int] = []
     ready = asyncio.Event()
 

@@ -108,7 +108,7 @@ async def test_a_node_describes_itself():
     async with serving(service) as url, client(url) as hops:
         description = await hops.describe(NODE, timeout_s=10)
 
-    assert description == replace(service.describe(), stream=True)
+    assert description == replace(service.describe(), stream=True, chain=True)
 
 
 async def test_the_token_opens_the_node_and_its_lack_is_a_refusal():

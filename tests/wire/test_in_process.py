@@ -28,8 +28,8 @@ async def conversation(hops: InProcessHopClient | HttpHopClient) -> list[object]
 
 
 async def described(hops: InProcessHopClient | HttpHopClient) -> NodeDescription:
-    """Only what is served over HTTP has streams."""
-    return replace(await hops.describe(NODE, timeout_s=10), stream=False)
+    """Only what is served over HTTP has streams, and hands steps on."""
+    return replace(await hops.describe(NODE, timeout_s=10), stream=False, chain=False)
 
 
 @pytest.mark.parametrize("streams", [False, True])

@@ -116,6 +116,7 @@ def node(
     port: Annotated[
         int, typer.Option("--port", "-p", min=0, max=65535, help="0 chooses a free one.")
     ] = 0,
+    peer: options.Peer = None,
     weights: options.WeightsFlag = None,
     fast_prefill: options.FastPrefill = None,
     threads: options.Threads = None,
@@ -133,6 +134,7 @@ def node(
         "weights": weights,
         "threads": threads,
         "fast_prefill": fast_prefill,
+        "peers": ",".join(peer) if peer else None,
     }
     chosen = options.settings_from(flags, config, settings)
     shards = [ShardChoice.parse(text) for text in shard or ()]

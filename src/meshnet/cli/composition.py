@@ -137,6 +137,7 @@ def head_limits(settings: Settings, route_wait_s: float) -> HeadLimits:
         generation=GenerationLimits(
             prefill_chunk=settings.prefill_chunk,
             drafts=_drafts(settings.drafts),
+            chains=settings.routes != "star",
             step=StepTimeout(base_s=settings.hop_timeout_seconds),
         ),
         admission=AdmissionLimits(route_wait_s=route_wait_s),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from enum import Enum
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from meshnet.mesh.threads import thread_environment, threads_each
 from meshnet.telemetry.events import Record
 
 RUNS_KEPT = 10
+HOST = "127.0.0.1"
 
 
 def split_layers(source: LocalModel, *, nodes: int, split: str | None) -> tuple[LayerRange, ...]:
@@ -47,23 +50,39 @@ def local_launcher(
 ) -> LocalLauncher:
     """Return a launcher of one node process per range."""
     environment = _environment(settings, nodes=len(layers))
+    ports = free_ports(len(layers))
+    peers = ",".join(f"http://{HOST}:{port}" for port in ports)
+    environment[f"{ENVIRONMENT_PREFIX}PEERS"] = peers
     return LocalLauncher(
-        [_spec(f"node-{place}", held, environment) for place, held in enumerate(layers, start=1)],
+        [
+            _spec(f"node-{place}", held, environment, port)
+            for place, (held, port) in enumerate(zip(layers, ports, strict=True), start=1)
+        ],
         log_dir=_log_dir(settings.cache_dir / "logs"),
         record=record,
         policy=RestartPolicy(ready_timeout_s=settings.start_timeout_seconds),
     )
 
 
-def _spec(name: str, layers: LayerRange, environment: dict[str, str]) -> ChildSpec:
+def free_ports(count: int) -> list[int]:
+    """Choose ports of loopback that nobody listens on now: each node is told those of the others.
+
+    A child whose port was taken meanwhile does not start, and is started again.
+    """
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _spec(name: str, layers: LayerRange, environment: dict[str, str], port: int) -> ChildSpec:
     def command(port: int) -> Sequence[str]:
         return (
             *(sys.executable, "-m", "meshnet", "node"),
-            *("--layers", str(layers), "--host", "127.0.0.1", "--port", str(port)),
+            *("--layers", str(layers), "--host", HOST, "--port", str(port)),
             *("--json-ready", "--end-with-stdin"),
         )
 
-    return ChildSpec(name, command, environment)
+    return ChildSpec(name, command, environment, port)
 
 
 def _environment(settings: Settings, *, nodes: int) -> dict[str, str]:

@@ -37,6 +37,7 @@ from meshnet.telemetry.events import ProcessReady, ShardDegraded, ShardFailed, S
 from meshnet.telemetry.sink import Telemetry
 from meshnet.wire.http_server import node_app
 from meshnet.wire.serving import bind, serve_socket
+from meshnet.wire.stream_peers import Peers
 
 if TYPE_CHECKING:
     from meshnet.engine.shard import TorchModelShard
@@ -136,6 +137,7 @@ class _Node:
             limits=Limits(),
             token=token,
             metrics=self._telemetry.metrics.exposition,
+            peers=Peers.of(self._settings.peers, token),
         )
         try:
             with unwrapped(), stop_on_signals() as stop:

@@ -57,6 +57,10 @@ Drafts = Annotated[
     ),
 ]
 Nodes = Annotated[int, typer.Option("--nodes", "-n", min=1, max=64, help="Node processes.")]
+Peer = Annotated[
+    list[str] | None,
+    typer.Option("--peer", metavar="URL", help="A node to hand steps on to. Repeatable."),
+]
 Split = Annotated[
     str | None,
     typer.Option(

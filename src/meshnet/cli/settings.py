@@ -108,6 +108,14 @@ class Settings(BaseSettings):
     prefill_chunk: int = Field(
         512, ge=1, le=65536, description="Positions of one prefill step at most"
     )
+    routes: str = Field(
+        "auto",
+        pattern="^(auto|star)$",
+        description="`auto`: nodes hand steps on to each other where they can; `star`: never",
+    )
+    peers: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="URLs of the nodes that a node may hand steps on to, comma-separated"
+    )
     drafts: str = Field(
         "auto",
         description="Tokens guessed and verified in one step: `auto` (as many as pay), `off`, 1-16",
@@ -149,7 +157,7 @@ class Settings(BaseSettings):
             return text
         raise ValueError(f"expected auto, off or 1 to {DRAFTS_MAX}")
 
-    @field_validator("api_keys", mode="before")
+    @field_validator("api_keys", "peers", mode="before")
     @classmethod
     def _split_keys(cls, value: object) -> object:
         return (

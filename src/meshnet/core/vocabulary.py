@@ -356,6 +356,9 @@ class NodeDescription:
     device: str = "cpu"
     stream: bool = False
     """Sessions may have streams (docs/wire.md); without one, each step is a request."""
+    chain: bool = False
+    peers: tuple[NodeId, ...] = ()
+    """It answers steps that were handed on to it, and hands its own on to these nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +379,7 @@ class Route:
     kv_cache: bool = True
     multi_token: bool = True
     truncate: bool = False
+    chain: bool = False
     fingerprint: str = ""
     """Of the model on all its hops; a generation never changes it half-way."""
 

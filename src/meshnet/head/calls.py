@@ -47,11 +47,21 @@ class Calls:
             return Tick()
 
     async def forward(self, asked: Forward) -> Replied | Lost:
+        if asked.chain:
+            return await self._chain(asked)
         try:
             reply = await self._client.forward(asked.hop.node, asked.request, asked.timeout_s)
         except HopLost as lost:
             return Lost(asked.ref, str(lost))
         return Replied(asked.ref, reply)
+
+    async def _chain(self, asked: Forward) -> Replied | Lost:
+        nodes = [hop.node for hop in asked.hops]
+        node, end = await self._client.chain(nodes, asked.request, asked.timeout_s)
+        hop = next((hop for hop in asked.hops if hop.node == node), None)
+        if isinstance(end, HopLost):
+            return Lost(asked.ref, str(end), hop)
+        return Replied(asked.ref, end, hop)
 
     async def reserve(self, asked: Reserve) -> Answered | Unanswered:
         try:

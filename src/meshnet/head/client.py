@@ -7,6 +7,7 @@ answer or HopLost, and can be cancelled at any time; a cancelled call leaves not
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from meshnet.core.protocol.messages import (
@@ -16,12 +17,20 @@ from meshnet.core.protocol.messages import (
     Reserved,
     ReserveRequest,
 )
-from meshnet.core.vocabulary import NodeDescription, NodeId, SessionId
+from meshnet.core.vocabulary import HopLost, NodeDescription, NodeId, SessionId
 
 
 class HopClient(Protocol):
     async def forward(self, node: NodeId, request: ForwardRequest, timeout_s: float) -> Reply:
         """Run one hop of one step. Raises HopLost: timeout, refused, reset, unreadable."""
+
+    async def chain(
+        self, nodes: Sequence[NodeId], request: ForwardRequest, timeout_s: float
+    ) -> tuple[NodeId | None, Reply | HopLost]:
+        """Let the first of `nodes` run a step that they hand on; return who ended it, and how.
+
+        None: nobody did within `timeout_s`. Raises nothing.
+        """
 
     async def reserve(
         self, node: NodeId, request: ReserveRequest, timeout_s: float

@@ -72,7 +72,7 @@ class Places:
 
     def told(self, asked: Forward, event: Replied | Lost, *, is_last: bool) -> None:
         """Note what became of a question; `is_last`: of the route's last hop."""
-        self._heard_at[asked.hop] = self._loop.time()
+        self._heard_at |= dict.fromkeys(asked.hops, self._loop.time())
         if isinstance(event, Replied) and isinstance(event.reply, Refusal):
             self._refused = True
         elif isinstance(event, Replied) and is_last:

@@ -124,12 +124,12 @@ class GenerationRun:
             async with asyncio.timeout_at(self._machine.deadline()) as limit:
 
                 def heard(hop: Hop) -> None:
-                    if hop == asked.hop and not limit.expired():
+                    if hop in asked.hops and not limit.expired():
                         self._handle(Alive(asked.ref))
                         limit.reschedule(self._machine.deadline())
 
                 hops = self._machine.route.hops
-                with self._places.kept(asked.request.mode, lambda: (asked.hop,), hops, heard):
+                with self._places.kept(asked.request.mode, lambda: asked.hops, hops, heard):
                     event = await self._ask(asked)
         except TimeoutError:
             return Tick()
@@ -137,7 +137,7 @@ class GenerationRun:
 
     async def _ask(self, asked: Forward) -> Replied | Lost:
         self._seen.forwarding(asked.request)
-        is_last = asked.hop == self._machine.route.hops[-1]
+        is_last = asked.hops[-1] == self._machine.route.hops[-1]
         event = await self._calls.forward(asked)
         self._places.told(asked, event, is_last=is_last)
         return event

@@ -19,6 +19,7 @@ from meshnet.core.scheduling.scheduler import StepScheduler
 from meshnet.core.scheduling.steps import StepId
 from meshnet.core.vocabulary import HopLost, NodeId
 from meshnet.node.steps import StepJob, run_together
+from meshnet.wire.handing import Handing
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -162,8 +163,10 @@ class Machine(Generic[S]):
         tasks: asyncio.TaskGroup,
         rng: random.Random,
         step_max_s: float,
+        handing: Callable[[], Handing],
     ) -> None:
         self.node = node
+        self._handing = handing
         self.boots = 0
         self._boot, self._tasks, self._rng, self._step_max_s = boot, tasks, rng, step_max_s
         self._loop = asyncio.get_running_loop()
@@ -178,6 +181,7 @@ class Machine(Generic[S]):
             return
         self.compute = SimCompute(self._rng, step_max_s=self._step_max_s)
         self.service = self._boot(self.compute)
+        self.handing = self._handing()
         self.boots += 1
         self._stops = 0
         self._going.set()

@@ -21,11 +21,12 @@ from meshnet.core.generation.transcript import (
     Refilling,
     Replied,
 )
-from meshnet.core.protocol.messages import Refusal
+from meshnet.core.protocol.messages import ActivationReply, ForwardRequest, Refusal, Reply
 from meshnet.core.sessions import store as sessions_store
 from meshnet.core.sessions.entry import EvictionReason, SessionCacheEntry
 from meshnet.core.sessions.store import SessionCacheStore
 from meshnet.core.vocabulary import (
+    Activation,
     SampledToken,
     SamplingParams,
     SessionId,
@@ -36,6 +37,7 @@ from meshnet.simulation.audit import ToyLease
 from meshnet.simulation.faults import CALM, STORM, Faults
 from meshnet.simulation.toy_shard import Running, ToyShard, ToyState
 from meshnet.simulation.world import Parts
+from meshnet.wire.handing import Handing
 
 Entry = SessionCacheEntry[Kept[ToyState]]
 Real = SessionCacheStore[Kept[ToyState]]
@@ -188,6 +190,24 @@ class EmitsTwiceAfterRefill(Generation):
         return [*again, *actions]
 
 
+class HandsOnTheStepBefore(Handing):
+    """Sends the next hop the activation that it sent it last, where that has the same shape."""
+
+    _last: Activation | None = None
+
+    async def serve(self, number: int, step: ForwardRequest, run: Any) -> None:
+        async def late(step: ForwardRequest) -> Reply:
+            reply: Reply = await run(step)
+            if not isinstance(reply, ActivationReply):
+                return reply
+            before, self._last = self._last, reply.activation
+            if before is None or before.tensors != reply.activation.tensors:
+                return reply
+            return replace(reply, activation=before)
+
+        await super().serve(number, step, late)
+
+
 class SwapsChunksAtOneHop(Generation):
     """Puts what waits before the first hop to it in another order, the last chunk aside."""
 
@@ -246,6 +266,7 @@ MUTANTS = (
     Mutant("running generator", Parts(shard=DrawsFromRunningGenerator), CALM),
     Mutant("rows swapped in a batch", Parts(shard=SwapsRowsInBatch), CALM),
     Mutant("release hint trusted", Parts(store=TrustsReleaseHints)),
+    Mutant("an older activation handed on", Parts(handing=HandsOnTheStepBefore), CALM),
     Mutant("chunks swapped at one hop", Parts(generation=SwapsChunksAtOneHop)),
     Mutant("token emitted twice after a refill", Parts(generation=EmitsTwiceAfterRefill)),
 )

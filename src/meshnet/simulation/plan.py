@@ -83,6 +83,8 @@ class ClusterPlan:
     streaming_heads: frozenset[int] = frozenset()
     """Heads whose steps go over streams, where a node has them."""
     step_max_s: float = STEP_MAX_S[0]
+    chains: bool = True
+    """Nodes hand steps on to each other, where their head has streams."""
 
 
 def plan(seed: int, faults: Faults) -> ClusterPlan:
@@ -107,6 +109,7 @@ def plan(seed: int, faults: Faults) -> ClusterPlan:
     streams = random.Random(f"streams {seed}")
     streaming = frozenset(h for h in range(heads) if streams.random() < 0.6) - legacy
     cluster = ClusterPlan(nodes, heads, chats, crashing, legacy, reserved, drafts, streaming)
+    cluster = replace(cluster, chains=random.Random(f"chains {seed}").random() < 0.8)
     cluster = _sharing(cluster, random.Random(f"devices {seed}"))
     return _going_on(cluster, random.Random(f"turns {seed}"))
 

@@ -13,6 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from meshnet.core.protocol.chains import is_chained
 from meshnet.core.protocol.frames import Ending, decode_step, encode_release, encode_step, number_of
 from meshnet.core.protocol.frames_replies import decode_answer, encode_answer
 from meshnet.core.protocol.limits import Limits
@@ -50,7 +51,7 @@ class SimStream:
         self.alive = True
         self._head, self._network, self._node = head, network, machine.node
         self._limits, self._ended = limits, ended
-        self._far = _NodeEnd(machine, opening, limits, self._closed)
+        self._far = _NodeEnd(machine, opening, limits, self._closed, self._reply)
         self._asked: dict[int, tuple[ForwardRequest, asyncio.Future[Reply]]] = {}
         self._number = 0
         self._forth = self._back = 0.0
@@ -75,6 +76,39 @@ class SimStream:
                 self.lose("a step before was given up")
             elif answer.done() and not answer.cancelled():
                 answer.exception()
+
+    async def open(self) -> None:
+        """Wait until the node knows of the stream, which need not carry a step first."""
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def arrive() -> None:
+            if not opened.done():
+                opened.set_result(None)
+
+        def answer(reply: object) -> None:
+            self._back = self._network.in_order(self._head, self._node, self._back, arrive)
+
+        self._forth = self._network.in_order(
+            self._head, self._node, self._forth, lambda: self._far.open(answer)
+        )
+        await opened
+
+    def expect(self, number: int, request: ForwardRequest) -> asyncio.Future[Reply]:
+        """Wait for the answer to a chained step, whichever node sends it."""
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._asked[number] = (request, answer)
+        return answer
+
+    def forget(self, number: int) -> None:
+        self._asked.pop(number, None)
+
+    def pass_on(self, number: int, request: ForwardRequest) -> None:
+        """Send a chained step."""
+        breaks = self._network.breaks()
+        if breaks == "before":
+            self.lose("broke on the way there")
+            raise HopLost(f"{self._node}: broke on the way there")
+        self._send(encode_step(number, request), cut_off=breaks == "after")
 
     def release(self, ending: Ending) -> None:
         """End the session and the stream; the node may never hear of it."""
@@ -115,7 +149,11 @@ class SimStream:
         if isinstance(reply, HopLost):
             self._end(str(reply))
             return
-        request, answer = self._asked.pop(number_of(reply))
+        asked = self._asked.pop(number_of(reply), None)
+        if asked is None:
+            assert is_chained(number_of(reply)), "an answer to nothing that was asked"
+            return
+        request, answer = asked
         if not answer.done():
             answer.set_result(decode_answer(reply, request, self._limits))
 
@@ -125,6 +163,7 @@ class SimStream:
         for _, answer in asked.values():
             if not answer.done():
                 answer.set_exception(HopLost(f"{self._node}: {why}"))
+                answer.exception()
         self._ended(self)
 
 
@@ -132,9 +171,15 @@ class _NodeEnd:
     """A node's end: the pin, and the steps that wait for the one that runs."""
 
     def __init__(
-        self, machine: Node, opening: Opening, limits: Limits, closed: Callable[[], None]
+        self,
+        machine: Node,
+        opening: Opening,
+        limits: Limits,
+        closed: Callable[[], None],
+        reply: Answer,
     ) -> None:
-        self._closed = closed
+        self._closed, self._reply = closed, reply
+        self._handing = machine.handing
         self._machine, self._opening, self._limits = machine, opening, limits
         self._loop = asyncio.get_running_loop()
         self._boots = machine.boots
@@ -154,6 +199,11 @@ class _NodeEnd:
             self._frames.append((frame, answer))
             self._next()
 
+    def open(self, answer: Callable[[object], None]) -> None:
+        """Let the node know of the stream."""
+        if self._machine.boots == self._boots and self._open:
+            self._machine.accept(self._came, answer)
+
     def close(self) -> None:
         """Forget what waits, and unpin; a step that runs goes on."""
         if self._open:
@@ -172,7 +222,7 @@ class _NodeEnd:
             self._heard_at = self._loop.time()
             if reply is None:
                 self.close()
-            else:
+            elif isinstance(reply, HopLost) or reply:
                 answer(reply)
             self._next()
 
@@ -180,9 +230,7 @@ class _NodeEnd:
 
     async def _served(self, service: NodeService[ToyState], frame: bytes) -> bytes | None:
         """Do what a node's stream server does with one frame; None after a release."""
-        if self._service is None:
-            self._service = service
-            service.pin(self._opening.session)
+        await self._came(service)
         try:
             step = decode_step(frame, self._opening, self._limits)
         except BadField as error:
@@ -190,9 +238,26 @@ class _NodeEnd:
         if isinstance(step, Ending):
             service.release(self._opening.session, linger=step is Ending.LINGERS)
             return None
-        return encode_answer(number_of(frame), await service.forward(step))
+        number = number_of(frame)
+        if is_chained(number):
+            await self._handing.serve(number, step, service.forward)
+            return b""
+        return encode_answer(number, await service.forward(step))
+
+    async def _came(self, service: NodeService[ToyState]) -> None:
+        if self._service is None and self._open:
+            self._service = service
+            service.pin(self._opening.session)
+            if not self._opening.onward:
+                self._handing.head_came(self._opening.session, self._tell)
+
+    async def _tell(self, frame: bytes) -> None:
+        self._heard_at = self._loop.time()
+        if frame and self._open and self._machine.boots == self._boots:
+            self._reply(frame)
 
     async def _unpin(self, service: NodeService[ToyState]) -> None:
+        self._handing.head_left(self._opening.session, self._tell)
         if service is self._service:
             service.unpin(self._opening.session)
 

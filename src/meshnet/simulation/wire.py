@@ -9,10 +9,11 @@ connection would ignore it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar, cast
 
+from meshnet.core.protocol.chains import CHAINED, as_asked_alone
 from meshnet.core.protocol.codec import decode_reply, encode_reply, encode_request, parse_head
 from meshnet.core.protocol.frames import Ending, fits
 from meshnet.core.protocol.limits import Limits
@@ -76,7 +77,7 @@ class SimHopClient:
         self._offered: dict[NodeId, bool] = {}
         self._streams: dict[tuple[NodeId, SessionId], SimStream] = {}
         self.silenced = False
-        self.asking = 0
+        self.asking = self._chained = 0
         self._legacy = legacy
         self._head, self._network, self._machines = head, network, machines
         self._limits = Limits()
@@ -108,11 +109,63 @@ class SimHopClient:
             reply = await self._stream(node, request).ask(request, timeout_s)
         finally:
             self.asking -= 1
+        self._give_way(reply, request)
+        return reply
+
+    async def chain(
+        self, nodes: Sequence[NodeId], request: ForwardRequest, timeout_s: float
+    ) -> tuple[NodeId | None, Reply | HopLost]:
+        """Send a step that nodes hand on."""
+        self.asking += 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._chain(nodes, request)
+        except TimeoutError:
+            return None, HopLost(f"no answer within {timeout_s} s")
+        finally:
+            self.asking -= 1
+
+    async def _chain(
+        self, nodes: Sequence[NodeId], request: ForwardRequest
+    ) -> tuple[NodeId | None, Reply | HopLost]:
+        if self.silenced:
+            return nodes[0], HopLost("this head is gone")
+        assert request.session is not None, "a chained step belongs to a session"
+        later = as_asked_alone(request)
+        asked = [(node, later if node != nodes[0] else request) for node in nodes]
+        for node, step in asked:
+            known = self._streams.get((node, request.session))
+            if known is None or not known.opening.covers(step):
+                await self._stream(node, step).open()
+        streams = [self._stream(node, step) for node, step in asked]
+        self._chained += 1
+        number = CHAINED + self._chained
+        answers = {
+            stream.expect(number, request): node
+            for node, stream in zip(nodes, streams, strict=True)
+        }
+        try:
+            streams[0].pass_on(number, request)
+            done, _ = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
+        except HopLost as lost:
+            return nodes[0], lost
+        except BaseException:
+            streams[0].lose("a step before was given up")
+            raise
+        finally:
+            for stream in streams:
+                stream.forget(number)
+        first = next(answer for answer in answers if answer in done)
+        if (error := first.exception()) is not None:
+            return answers[first], HopLost(str(error))
+        self._give_way(first.result(), request)
+        return answers[first], first.result()
+
+    def _give_way(self, reply: Reply, request: ForwardRequest) -> None:
         if isinstance(reply, Refusal) and reply.code is Code.NO_ROOM:
             for (_, session), stream in list(self._streams.items()):
                 if session == request.session:
                     stream.lose("the session waits for room")
-        return reply
 
     def _stream(self, node: NodeId, request: ForwardRequest) -> SimStream:
         assert request.session is not None
@@ -170,7 +223,9 @@ class SimHopClient:
         """Ask what a node holds. Raises HopLost."""
 
         async def serve(service: Service) -> NodeDescription:
-            return replace(service.describe(), stream=isinstance(service, NodeService))
+            able = isinstance(service, NodeService)
+            peers = tuple(self._machines)
+            return replace(service.describe(), stream=able, chain=able, peers=peers)
 
         description = await self._ask(node, serve, timeout_s)
         self._offered[node] = description.stream

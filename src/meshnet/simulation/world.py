@@ -45,9 +45,11 @@ from meshnet.simulation.loop import VirtualLoop, run
 from meshnet.simulation.machine import Machine, SimCompute
 from meshnet.simulation.network import Network
 from meshnet.simulation.old_node import OldNode
+from meshnet.simulation.peers import SimPeers
 from meshnet.simulation.plan import LAYERS_TOTAL, ClusterPlan, Kind, NodePlan, plan
 from meshnet.simulation.toy_shard import CACHING, TOY_MODEL, ToyShard
 from meshnet.simulation.wire import Service, SimHopClient
+from meshnet.wire.handing import Handing
 
 HEAL_AT_S = 15.0
 LIMIT_S = 300.0
@@ -80,6 +82,7 @@ class Parts:
     store: type[Store] = SessionCacheStore
     shard: type[ToyShard] = ToyShard
     generation: type[Generation] = Generation
+    handing: type[Handing] = Handing
     lingering: type[LingeringSessions] = LingeringSessions
 
 
@@ -149,7 +152,7 @@ class World:
 
     async def _chat_unwatched(self) -> None:
         """Return when every client is done and everything is healed, at LIMIT_S at the latest."""
-        names = [each.name for each in self.heads]
+        names = [*(each.name for each in self.heads), *self.machines]
         by_name = {outcome.plan.name: outcome for outcome in self.outcomes}
         chaos = Chaos(self.rng, self.network, list(self.machines.values()), names)
         with suppress(TimeoutError):
@@ -169,8 +172,16 @@ class World:
 
     def _machine(self, node: NodePlan, tasks: asyncio.TaskGroup) -> Machine[Service]:
         boot = partial(self._boot, node)
+        clock = asyncio.get_running_loop().time
         return Machine(
-            node.node, boot, tasks=tasks, rng=self.rng, step_max_s=self.cluster.step_max_s
+            node.node,
+            boot,
+            tasks=tasks,
+            rng=self.rng,
+            step_max_s=self.cluster.step_max_s,
+            handing=lambda: self.parts.handing(
+                SimPeers(node.node, self.network, self.machines), clock
+            ),
         )
 
     def _boot(self, node: NodePlan, compute: SimCompute) -> Service:
@@ -223,16 +234,18 @@ class World:
             new_session_id=self._new_session_id,
             clock=clock,
             jitter=self.rng.random,
-            limits=self._head_limits(legacy=legacy),
+            limits=self._head_limits(index),
         )
         await stack.enter_async_context(directory)
         await stack.enter_async_context(head)
         return SimHead(name, client, head)
 
-    def _head_limits(self, *, legacy: bool) -> HeadLimits:
+    def _head_limits(self, index: int) -> HeadLimits:
         """A head of ADR-0022 sends no digest, and so no guesses, and goes on with nothing."""
+        legacy = index in self.cluster.legacy_heads
+        chains = index in self.cluster.streaming_heads and self.cluster.chains
         drafts = 0 if legacy else self.cluster.drafts
-        generation = replace(HEAD_LIMITS.generation, drafts=drafts)
+        generation = replace(HEAD_LIMITS.generation, drafts=drafts, chains=chains)
         tokens = self.cluster.reserved_tokens_max
         prefixes = replace(HEAD_LIMITS.prefixes, sessions_max=0) if legacy else HEAD_LIMITS.prefixes
         return replace(

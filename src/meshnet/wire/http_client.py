@@ -29,6 +29,7 @@ from meshnet.core.protocol.messages import (
     ReserveRequest,
 )
 from meshnet.core.vocabulary import BadField, Buffer, HopLost, NodeDescription, NodeId, SessionId
+from meshnet.wire.stream_chain import Chains
 from meshnet.wire.stream_client import SessionStream
 from meshnet.wire.stream_pool import StreamPool
 
@@ -57,6 +58,7 @@ class HttpHopClient:
         self._limits = limits
         self._authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._streams = StreamPool(urls, self._authorization, limits)
+        self._chains = Chains(self._streams)
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
@@ -97,6 +99,12 @@ class HttpHopClient:
             # Who waits for room keeps none elsewhere: two that wait for each other would for ever.
             self._streams.drop(stream.opening.session)
         return reply
+
+    async def chain(
+        self, nodes: Sequence[NodeId], request: ForwardRequest, timeout_s: float
+    ) -> tuple[NodeId | None, Reply | HopLost]:
+        """Send a step that nodes hand on. Raises nothing."""
+        return await self._chains.ask(nodes, request, timeout_s)
 
     async def _opened(
         self, node: NodeId, request: ForwardRequest, timeout_s: float

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
@@ -25,7 +26,9 @@ from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import Code, Refusal, Reserved
 from meshnet.core.protocol.refusals import JSON, refusal_of
 from meshnet.core.vocabulary import Buffer, MeshnetError, TooLarge
+from meshnet.wire.handing import Handing
 from meshnet.wire.service import Service
+from meshnet.wire.stream_peers import NOBODY, Peers, PeerStreams
 from meshnet.wire.stream_server import Message, Receive, Send, StreamServer
 
 AsgiApp = Callable[[Message, Receive, Send], Awaitable[None]]
@@ -56,21 +59,36 @@ class ClientSlow(Exception):
 
 
 def node_app(
-    service: Service, *, limits: Limits, token: str | None, metrics: Callable[[], bytes]
+    service: Service,
+    *,
+    limits: Limits,
+    token: str | None,
+    metrics: Callable[[], bytes],
+    peers: Peers = NOBODY,
 ) -> AsgiApp:
-    """Return the ASGI application that serves `service`; `metrics` is called per scrape."""
-    return _NodeApp(service, limits, token, metrics)
+    """Return the ASGI application that serves `service`; `metrics` is called per scrape.
+
+    Steps may be handed on to `peers`, and to nobody else.
+    """
+    return _NodeApp(service, limits, token, metrics, peers)
 
 
 class _NodeApp:
     def __init__(
-        self, service: Service, limits: Limits, token: str | None, metrics: Callable[[], bytes]
+        self,
+        service: Service,
+        limits: Limits,
+        token: str | None,
+        metrics: Callable[[], bytes],
+        peers: Peers,
     ) -> None:
         self._service = service
+        self._peers = tuple(peers.urls)
         self._limits = limits
         self._authorization = None if token is None else f"Bearer {token}".encode()
         self._metrics = metrics
-        self._streams = StreamServer(service, limits, self._authorized)
+        handing = Handing(PeerStreams(peers, limits), time.monotonic)
+        self._streams = StreamServer(service, limits, self._authorized, handing)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -149,7 +167,9 @@ class _NodeApp:
         if path == "/metrics":
             return 200, {"Content-Type": "text/plain; version=0.0.4"}, [self._metrics()]
         if path == "/node":
-            described = replace(self._service.describe(), stream=True)
+            described = replace(
+                self._service.describe(), stream=True, chain=True, peers=self._peers
+            )
             return 200, {"Content-Type": JSON}, [codec.encode_node(described)]
         if path == "/ready" and not self._service.ready:
             return _refuse(Refusal(Code.NOT_READY, "this node is still loading"))

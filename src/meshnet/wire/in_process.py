@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from meshnet.core.protocol.messages import (
+    Code,
     ForwardRequest,
     Refusal,
     Reply,
@@ -29,6 +30,12 @@ class InProcessHopClient:
                 return await service.forward(request)
         except TimeoutError:
             raise HopLost(f"{node}: no answer within {timeout_s:g} s") from None
+
+    async def chain(
+        self, nodes: Sequence[NodeId], request: ForwardRequest, timeout_s: float
+    ) -> tuple[NodeId | None, Reply | HopLost]:
+        """Services in one process hand nothing on."""
+        return nodes[0], Refusal(Code.HOP_FAILED, "no streams in one process")
 
     async def reserve(
         self, node: NodeId, request: ReserveRequest, timeout_s: float

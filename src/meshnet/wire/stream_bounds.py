@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 from asyncio.transports import BaseTransport
 from collections.abc import MutableMapping
+from contextlib import suppress
 from typing import Any
 
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
@@ -21,6 +23,16 @@ IDLE_S = 30.0
 WRITE_STALL_S = 60.0
 """How long a peer may take no byte of an answer."""
 FRAGMENTS_MAX = 1024
+SERVED = {"type": "meshnet.served"}
+"""A message has been dealt with, and is not answered here."""
+
+
+def unasked(frame: bytes) -> MutableMapping[str, Any]:
+    """Return the message that sends a frame which answers none of this stream's.
+
+    An empty one is not sent: it only tells that somebody is at work for the peer.
+    """
+    return {"type": "meshnet.unasked", "bytes": frame}
 
 
 class BoundedStreamProtocol(WebSocketsSansIOProtocol):
@@ -59,12 +71,26 @@ class BoundedStreamProtocol(WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     async def send(self, message: MutableMapping[str, Any]) -> None:  # type: ignore[override]
+        if message["type"] == "meshnet.served":
+            self._running -= 1
+            self._heard_at = self.loop.time()
+            return
+        if message["type"] == "meshnet.unasked":
+            await self._send_unasked(message["bytes"])
+            return
         await super().send(message)  # type: ignore[arg-type]
         if message["type"] == "websocket.send":
             self._running -= 1
             self._heard_at = self.loop.time()
         elif message["type"] == "websocket.http.response.body":
             self.handshake_complete = True  # by a refusal: uvicorn would log it as a bug
+
+    async def _send_unasked(self, frame: bytes) -> None:
+        """Whoever sends it serves another stream: that this one has ended is no error of theirs."""
+        self._heard_at = self.loop.time()
+        if frame and not self.close_sent:
+            with suppress(ClientDisconnected, RuntimeError):  # RuntimeError: closed while waiting
+                await super().send({"type": "websocket.send", "bytes": frame})
 
     def pause_writing(self) -> None:
         """Read nothing either: each ping that is read is a pong that has to wait."""

@@ -27,6 +27,7 @@ from websockets.http11 import Response
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
+from meshnet.core.protocol.chains import CHAINED, is_chained
 from meshnet.core.protocol.frames import (
     SUBPROTOCOL,
     Ending,
@@ -44,7 +45,6 @@ from meshnet.core.vocabulary import BadField, HopLost
 STEPS_MAX = 8
 """In flight on one stream; one more waits for an answer."""
 _DONE, _TOO_BIG = 1000, 1009
-_NUMBERS = 2**32
 
 
 class StreamRefused(Exception):
@@ -94,7 +94,7 @@ class SessionStream(asyncio.Protocol):
             timer.cancel()
 
     async def _answer(self, request: ForwardRequest) -> Reply:
-        self._number = number = (self._number + 1) % _NUMBERS
+        self._number = number = (self._number + 1) % CHAINED
         frame = encode_step(number, request)
         if len(frame) > self._frame_bytes_max:
             return Refusal(Code.TOO_LARGE, f"a step of {len(frame)} bytes is over this end's limit")
@@ -108,6 +108,27 @@ class SessionStream(asyncio.Protocol):
                 self.lose("a step before was given up")
             elif not answer.cancelled():
                 answer.exception()  # it may have come while its caller was being cancelled
+
+    def expect(self, number: int, request: ForwardRequest) -> asyncio.Future[Reply]:
+        """Wait for an answer to a chained step, whoever sends it on this stream. Raises HopLost."""
+        if not self.alive:
+            raise HopLost("the stream is over")
+        answer: asyncio.Future[Reply] = self._loop.create_future()
+        self._asked[number] = (request, answer)
+        return answer
+
+    def forget(self, number: int) -> None:
+        """Wait no longer: an answer that comes nevertheless is dropped."""
+        _, answer = self._asked.pop(number, (None, None))
+        if answer is not None:
+            answer.cancel()
+
+    def pass_on(self, number: int, request: ForwardRequest) -> None:
+        """Send a chained step; its answer may come on another stream. Raises HopLost."""
+        frame = encode_step(number, request)
+        if len(frame) > self._frame_bytes_max:
+            raise HopLost(f"a step of {len(frame)} bytes is over this end's limit")
+        self._send(frame)
 
     async def release(self, ending: Ending = Ending.RELEASED) -> None:
         """Say that the session is over and wait until the node has read it. Raises HopLost."""
@@ -176,7 +197,10 @@ class SessionStream(asyncio.Protocol):
 
     def _answered(self, frame: bytes) -> None:
         try:
-            asked = self._asked.pop(number_of(frame), None)
+            number = number_of(frame)
+            asked = self._asked.pop(number, None)
+            if asked is None and is_chained(number):
+                return  # of a step that was given up
             if asked is None:
                 raise HopLost("an answer to nothing that was asked")
             request, answer = asked
@@ -220,6 +244,7 @@ class SessionStream(asyncio.Protocol):
             self.ready.exception()  # it may be that nobody waits for it
         for _, answer in self._take_asked():
             answer.set_exception(HopLost(str(lost)))
+            answer.exception()  # of a chained step, somebody else may have answered
         if self._transport is not None:
             self._transport.abort()
         self._ended(self)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Mapping
+from dataclasses import replace
 
 from websockets.exceptions import InvalidURI
 from yarl import URL
@@ -32,8 +33,15 @@ class StreamPool:
     """One head's streams, by node and session."""
 
     def __init__(
-        self, urls: Mapping[NodeId, str], authorization: dict[str, str], limits: Limits
+        self,
+        urls: Mapping[NodeId, str],
+        authorization: dict[str, str],
+        limits: Limits,
+        *,
+        onward: bool = False,
     ) -> None:
+        """With `onward` the streams are those of a node, which hands steps on."""
+        self._onward = onward
         self._urls, self._authorization, self._limits = urls, authorization, limits
         self._streams: dict[Key, SessionStream] = {}
         self._opening: dict[Key, asyncio.Future[None]] = {}
@@ -50,6 +58,10 @@ class StreamPool:
             self._offered.add(node)
         else:
             self._offered.discard(node)
+
+    def trust(self, node: NodeId) -> None:
+        """Take for granted that the node has streams."""
+        self._offered.add(node)
 
     def held(self, node: NodeId, request: ForwardRequest) -> SessionStream | None:
         """Return the open stream that can carry this step. One look-up: a token passes here."""
@@ -80,7 +92,7 @@ class StreamPool:
             return self.held(node, request)
         self._opening[key] = done = asyncio.get_running_loop().create_future()
         try:
-            return await self._open(key, Opening.of(request))
+            return await self._open(key, replace(Opening.of(request), onward=self._onward))
         except StreamRefused:
             self._refused_until[node] = asyncio.get_running_loop().time() + RETRY_S
             return None

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from meshnet.core.protocol.chains import is_chained
 from meshnet.core.protocol.frames import SUBPROTOCOL, Ending, decode_step, number_of
 from meshnet.core.protocol.frames_replies import encode_answer
 from meshnet.core.protocol.limits import Limits
@@ -28,7 +29,9 @@ from meshnet.core.protocol.messages import Code, Refusal
 from meshnet.core.protocol.opening import Opening
 from meshnet.core.protocol.refusals import encode_refusal, refusal_of
 from meshnet.core.vocabulary import BadField, MeshnetError
+from meshnet.wire.handing import Handing
 from meshnet.wire.service import Service
+from meshnet.wire.stream_bounds import SERVED, unasked
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -49,7 +52,9 @@ class StreamServer:
         service: Service,
         limits: Limits,
         authorized: Callable[[Message], bool],
+        handing: Handing,
     ) -> None:
+        self._handing = handing
         self._service = service
         self._limits = limits
         self._authorized = authorized
@@ -64,10 +69,17 @@ class StreamServer:
             return
         self.open += 1
         self._service.pin(opening.session)
+
+        async def tell(frame: bytes) -> None:
+            await send(unasked(frame))
+
         try:
             await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
+            if not opening.onward:
+                self._handing.head_came(opening.session, tell)
             await self._steps(opening, receive, send)
         finally:
+            self._handing.head_left(opening.session, tell)
             self._service.unpin(opening.session)
             self.open -= 1
 
@@ -99,13 +111,16 @@ class StreamServer:
                 return
             answer = await self._answer(message, opening)
             del message  # a frame may be large, and the next one long in coming
+            if answer is None:
+                await send(SERVED)
+                continue
             if isinstance(answer, int):
                 await send({"type": "websocket.close", "code": answer})
                 return
             await send({"type": "websocket.send", "bytes": answer})
 
-    async def _answer(self, message: Message, opening: Opening) -> bytes | int:
-        """Return the answer to a frame, or with which code to close."""
+    async def _answer(self, message: Message, opening: Opening) -> bytes | int | None:
+        """Return the answer to a frame, or with which code to close; None: the head has it."""
         frame: bytes | None = message.get("bytes")
         if frame is None:
             return NOT_UNDERSTOOD
@@ -118,6 +133,11 @@ class StreamServer:
             if isinstance(step, Ending):
                 self._service.release(opening.session, linger=step is Ending.LINGERS)
                 return DONE
+            if is_chained(number):
+                await self._handing.serve(number, step, self._service.forward)
+                return None
+            if opening.onward or step.route:
+                raise BadField("frame.number", "the highest bit, in a step to hand on", number)
             return encode_answer(number, await self._service.forward(step))
         except MeshnetError as error:
             return encode_answer(number, refusal_of(error))

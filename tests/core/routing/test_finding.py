@@ -300,3 +300,26 @@ def test_a_node_of_wire_version_0_runs_all_it_holds_or_nothing():
         Hop(NodeId("old"), LayerRange(2, 6), wire=0),
         Hop(NodeId("z"), LayerRange(6, 8)),
     )
+
+
+def chaining(description: NodeDescription, *peers: str) -> NodeDescription:
+    return replace(description, stream=True, chain=True, peers=tuple(map(NodeId, peers)))
+
+
+def test_a_route_is_a_chain_where_every_node_knows_the_one_behind_it():
+    first, middle, last = (
+        chaining(node("a", shard(0, 3)), "a", "b", "c"),
+        chaining(node("b", shard(3, 6)), "c"),
+        chaining(node("c", shard(6, 8))),
+    )
+
+    def chained(*nodes: NodeDescription) -> bool:
+        route = find_route(Inventory({each.node: each for each in nodes}), MODEL)
+        assert isinstance(route, Route)
+        return route.chain
+
+    assert chained(first, middle, last)
+    assert not chained(first, replace(middle, peers=()), last), "it knows nobody"
+    assert not chained(first, replace(middle, chain=False), last), "an older node"
+    assert not chained(first, middle, replace(last, stream=False)), "no way to its answers"
+    assert not chained(chaining(node("a", shard(0, 8)), "a")), "nobody to hand on to"

@@ -49,6 +49,7 @@ from meshnet.core.vocabulary import (
     HIDDEN,
     Activation,
     Hop,
+    HopLost,
     LayerRange,
     NodeDescription,
     NodeId,
@@ -81,6 +82,16 @@ class CallClock:
         self.called_s[node] = self.called_s.get(node, 0.0) + time.perf_counter() - began
         self.calls[node] = self.calls.get(node, 0) + 1
         return reply
+
+    async def chain(
+        self, nodes: Sequence[NodeId], request: ForwardRequest, timeout_s: float
+    ) -> tuple[NodeId | None, Reply | HopLost]:
+        """Counted for the first of the nodes: the head waits for all of them at once."""
+        began = time.perf_counter()
+        end = await self._inner.chain(nodes, request, timeout_s)
+        self.called_s[nodes[0]] = self.called_s.get(nodes[0], 0.0) + time.perf_counter() - began
+        self.calls[nodes[0]] = self.calls.get(nodes[0], 0) + 1
+        return end
 
     async def reserve(
         self, node: NodeId, request: ReserveRequest, timeout_s: float

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from meshnet.core.protocol import codec
@@ -15,7 +15,7 @@ from meshnet.core.protocol.messages import (
     Reserved,
     ReserveRequest,
 )
-from meshnet.core.vocabulary import NodeDescription, NodeId, SessionId
+from meshnet.core.vocabulary import HopLost, NodeDescription, NodeId, SessionId
 from meshnet.head import HopClient
 
 
@@ -53,6 +53,11 @@ class MeasuredClient:
             cost = WireCost(sent, got, lines + sum(map(len, parts)))
             self._costs[request.past_length][node] = cost
         return reply
+
+    async def chain(
+        self, nodes: Sequence[NodeId], request: ForwardRequest, timeout_s: float
+    ) -> tuple[NodeId | None, Reply | HopLost]:
+        return await self._inner.chain(nodes, request, timeout_s)
 
     async def reserve(
         self, node: NodeId, request: ReserveRequest, timeout_s: float

@@ -48,6 +48,8 @@ class GenerationLimits:
     drafts: int | None = None
     """Guesses sent with a step; None: as many as pay (drafting.py). Never on routes that cannot
     truncate."""
+    chains: bool = True
+    """Nodes hand decodes on to each other, where the route can."""
     queue: int = 8
     """A hop that gives signs of life may take so many times longer: others' steps come first."""
     refills_without_progress: int = 6

@@ -42,6 +42,7 @@ from meshnet.core.generation.states import (
     State,
     Waiting,
     late_failure,
+    own_deadline,
 )
 from meshnet.core.generation.transcript import (
     Alive,
@@ -120,7 +121,6 @@ class Generation:
 
     @property
     def reused(self) -> int:
-        """Tokens of the prompt that an earlier session held."""
         return self._accounts.reused
 
     @property
@@ -136,18 +136,9 @@ class Generation:
 
     def deadline(self) -> float | None:
         """The time at which the machine must be ticked if nothing else happened before."""
-        match self._state:
-            case Done():
-                return None
-            case Asking(pipeline):
-                own: float | None = pipeline.until
-            case Waiting(until=until):
-                own = until
-            case Rerouting(ask_at=ask_at):
-                own = ask_at
-            case _:
-                own = None
-        times = (own, self._budget.recover_by, self._spec.deadline_at)
+        if self.done:
+            return None
+        times = (own_deadline(self._state), self._budget.recover_by, self._spec.deadline_at)
         return min(time for time in times if time is not None)
 
     def handle(self, event: GenerationEvent, now: float) -> Actions:
@@ -158,11 +149,10 @@ class Generation:
                 return self._started(now)
             case Delivered():
                 return self._ask_steps(now) if isinstance(self._state, Delivering) else []
-            case Replied(ref, reply):
-                return self._replied(ref, reply, now)
-            case Lost(ref, reason):
-                question = self._open_question(ref)
-                return [] if question is None else self._lose(question.forward.hop, reason, now)
+            case Replied(ref, reply, hop):
+                return self._replied(ref, reply, hop, now)
+            case Lost(ref, reason, hop):
+                return self._lost(ref, reason, hop, now)
             case Alive(ref):
                 return self._alive(ref, now)
             case Rerouted(route):
@@ -184,18 +174,26 @@ class Generation:
         self._accounts.started_at = now
         return self._ask_steps(now)
 
-    def _replied(self, ref: StepRef, reply: Reply, now: float) -> Actions:
+    def _replied(self, ref: StepRef, reply: Reply, by: Hop | None, now: float) -> Actions:
         question = self._open_question(ref)
         if question is None:
             return []
-        hop = question.forward.hop
+        hop = by or question.forward.hop
         self._accounts.answered(hop, reply, waited_s=now - question.asked_at)
         if isinstance(reply, Refusal):
-            return self._refused(question, reply, now)
-        is_tail = ref.hop + 1 == len(self.route.hops)
-        if not is_answer(reply, question.step, is_tail=is_tail):
+            return self._refused(question, hop, reply, now)
+        is_tail = (expected := question.forward.hops[-1]) == self.route.hops[-1]
+        if hop != expected or not is_answer(reply, question.step, is_tail=is_tail):
             return self._lose(hop, "answered something else than was asked", now)
         return self._answered(question, reply, now)
+
+    def _lost(self, ref: StepRef, reason: str, hop: Hop | None, now: float) -> Actions:
+        question = self._open_question(ref)
+        if question is None:
+            return []
+        if question.forward.chain and hop is None:
+            return self._break_chain(reason, now)
+        return self._lose(hop or question.forward.hop, reason, now)
 
     def _alive(self, ref: StepRef, now: float) -> Actions:
         if isinstance(self._state, Asking) and (question := self._open_question(ref)) is not None:
@@ -226,7 +224,7 @@ class Generation:
         match self._state:
             case Asking(pipeline) if (late := pipeline.overdue(now)) is not None:
                 why = f"no answer in {now - late.asked_at:.3g} s"
-                return self._lose(late.forward.hop, why, now)
+                return self._lost(late.forward.ref, why, None, now)
             case Waiting(until, _) if now >= until:
                 return self._refill(RefillReason.WAITED, now)
             case Rerouting(ask=ask, ask_at=ask_at) if ask_at is not None and now >= ask_at:
@@ -286,12 +284,13 @@ class Generation:
 
     # --- refusals and recovery ----------------------------------------------------------------
 
-    def _refused(self, question: Question, refusal: Refusal, now: float) -> Actions:
-        hop = question.forward.hop
+    def _refused(self, question: Question, hop: Hop, refusal: Refusal, now: float) -> Actions:
         match verdict_of(refusal, question.forward.request.mode):
             case Verdict.MISS:
                 self._questions.missed(question.step)
                 return self._recover(RefillReason.MISS, refusal.message, now)
+            case Verdict.CHAIN_BROKEN:
+                return self._break_chain(f"{hop.node}: {refusal.message}", now)
             case Verdict.CACHING_OFF:
                 self._sequence.degrade(CacheUse.NONE)
                 return self._refill(RefillReason.DEGRADED, now)
@@ -311,6 +310,11 @@ class Generation:
     def _recover(self, reason: RefillReason, why: str, now: float) -> Actions:
         return self._exhausted(why, now) or self._refill(reason, now)
 
+    def _break_chain(self, why: str, now: float) -> Actions:
+        """Nobody knows which hop failed: asked one by one, it shows."""
+        self._questions.leave_chain()
+        return self._recover(RefillReason.CHAIN, why, now)
+
     def _wait(self, hop: Hop, refusal: Refusal, now: float) -> Actions:
         exhausted = self._budget.spend_wait(self._sequence.generated)
         if exhausted is not None:
@@ -326,7 +330,7 @@ class Generation:
         if self._budget.waits % WAITS_HERE:
             self._state = Waiting(now + delay_s, refusal)
             return []
-        ask = Reroute(hop, refusal.message, self._fingerprint(), lost=False)
+        ask = Reroute(hop, refusal.message, self._questions.fingerprint, lost=False)
         self._state = Rerouting(ask, RefillReason.WAITED, 0, now + delay_s, refusal=refusal)
         return []
 
@@ -338,17 +342,13 @@ class Generation:
             return self._out_of_time(now)
         if (ended := self._exhausted(why, now)) is not None:
             return ended
-        ask = Reroute(lost, why, self._fingerprint())
+        ask = Reroute(lost, why, self._questions.fingerprint)
         # A second loss in a row waits first: a node that dies on every step is not hammered.
         repeated = self._budget.streak - 2
         delay_s = self._limits.reroute.delay_s(repeated, jitter=self._jitter())
         ask_at = None if repeated < 0 else now + delay_s
         self._state = Rerouting(ask, reason, tries=0, ask_at=ask_at)
         return [ask] if ask_at is None else []
-
-    def _fingerprint(self) -> str | None:
-        """Of the only weights that may go on; before the first token any will do."""
-        return (self.route.fingerprint or None) if self._sequence.generated else None
 
     def _exhausted(self, why: str, now: float) -> Actions | None:
         """Spend one recovery; the end, if none was left."""

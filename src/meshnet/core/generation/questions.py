@@ -15,7 +15,7 @@ from meshnet.core.generation.chunking import Chunking
 from meshnet.core.generation.drafting import Drafter
 from meshnet.core.generation.limits import GenerationLimits
 from meshnet.core.generation.pipeline import Entering, Pipeline, Question
-from meshnet.core.generation.requests import forward_for
+from meshnet.core.generation.requests import can_chain, forward_for
 from meshnet.core.generation.sequence import CacheUse, Step, TokenSequence
 from meshnet.core.generation.states import GenerationSpec
 from meshnet.core.generation.transcript import Forward, StepRef
@@ -45,6 +45,7 @@ class Questions:
         self.filling_since = 0.0
         self._asked_at = 0.0
         self._drafter = Drafter(sequence.ids, spec.stop.stop_ids, fixed=limits.drafts)
+        self._chains, self._chained = limits.chains, False
         self._guessing, self._drafts_failed = False, 0
         self._chunking = Chunking(limits.prefill_chunk, limits.chunk_grain, limits.step_price)
         self._touched: dict[NodeId, None] = {}
@@ -55,6 +56,11 @@ class Questions:
     def touched(self) -> tuple[NodeId, ...]:
         """The nodes that may hold something of the session."""
         return tuple(self._touched)
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Of the only weights that may go on; before the first token any will do."""
+        return (self.route.fingerprint or None) if self._sequence.generated else None
 
     def reroute(self, route: Route) -> None:
         self.route = route
@@ -73,7 +79,12 @@ class Questions:
             self.filling_since = now
         first_number = self._step + 1
         self._step += len(steps)
-        return Pipeline(steps, first_number, len(self.route.hops))
+        self._chained = self._chains and can_chain(steps, self.route)
+        return Pipeline(steps, first_number, 1 if self._chained else len(self.route.hops))
+
+    def leave_chain(self) -> None:
+        """Nodes failed to hand a step on: from now on each is asked by itself."""
+        self._chains = False
 
     def _ends(self, past: int, length: int) -> Iterable[int]:
         if not self.route.multi_token:
@@ -115,14 +126,15 @@ class Questions:
             step,
             StepRef(self.attempt, entering.number, entering.hop),
             entering.activation,
+            chained=self._chained,
             spec=self._spec,
             route=self.route,
             limits=self._limits,
             remaining_s=remaining_s,
         )
         if step.mode is not Mode.STATELESS:
-            self._touched[forward.hop.node] = None
-        tokens = len(step.tokens)
-        self._accounts.asked(forward.hop, tokens=tokens, activation=entering.activation)
+            self._touched |= {hop.node: None for hop in forward.hops}
+        for hop in forward.hops:
+            self._accounts.asked(hop, tokens=len(step.tokens), activation=entering.activation)
         pipeline.ask(Question(forward, step, now, now + forward.silence_s))
         return forward

@@ -11,6 +11,7 @@ from meshnet.core.vocabulary import MissReason
 
 class Verdict(Enum):
     MISS = "refill under the same session id"
+    CHAIN_BROKEN = "ask hop by hop from now on, and refill"
     CACHING_OFF = "stop using caches on this route"
     STALE = "raise the attempt and refill"
     WAIT = "wait as asked, then refill"
@@ -40,6 +41,8 @@ def verdict_of(refusal: Refusal, asked: Mode) -> Verdict:
             return Verdict.WAIT
         case Code.NOT_FOUND:
             return Verdict.MOVED
+        case Code.HOP_FAILED:
+            return Verdict.CHAIN_BROKEN
         case Code.INTERNAL:
             return Verdict.LOST
         case (

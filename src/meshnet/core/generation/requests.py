@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from meshnet.core.generation.limits import GenerationLimits
 from meshnet.core.generation.sequence import Step
 from meshnet.core.generation.states import GenerationSpec
@@ -31,6 +34,7 @@ def forward_for(
     ref: StepRef,
     activation: Activation | None,
     *,
+    chained: bool,
     spec: GenerationSpec,
     route: Route,
     limits: GenerationLimits,
@@ -41,7 +45,11 @@ def forward_for(
     timeout_s = min(silence_s * limits.queue, remaining_s)
     hop = route.hops[ref.hop]
     request = _request(step, ref.attempt, activation, spec, route, hop, timeout_s)
-    return Forward(ref, hop, request, timeout_s, silence_s)
+    if not chained:
+        return Forward(ref, hop, request, timeout_s, silence_s)
+    chain = route.hops[1:]
+    silence_s = min(silence_s * len(route.hops), remaining_s)
+    return Forward(ref, hop, replace(request, route=chain), timeout_s, silence_s, chain)
 
 
 def _request(
@@ -97,6 +105,12 @@ def _stages(route: Route) -> int:
     """
     largest = max(len(hop.layers) for hop in route.hops)
     return min(max(round(route.hops[-1].layers.stop / largest), 1), STAGES_MAX)
+
+
+def can_chain(steps: Sequence[Step], route: Route) -> bool:
+    """Tell whether nodes may hand on what comes next: one step of sessions that all hops hold."""
+    step = steps[0]
+    return len(steps) == 1 and step.mode is Mode.DECODE and step.adopt is None and route.chain
 
 
 def is_answer(reply: ActivationReply | TokenReply, step: Step, *, is_tail: bool) -> bool:

@@ -77,6 +77,19 @@ class Done:
 State = Idle | Asking | Delivering | Waiting | Rerouting | Done
 
 
+def own_deadline(state: State) -> float | None:
+    """When the state itself has waited long enough."""
+    match state:
+        case Asking(pipeline):
+            return pipeline.until
+        case Waiting(until=until):
+            return until
+        case Rerouting(ask_at=ask_at):
+            return ask_at
+        case _:
+            return None
+
+
 def late_failure(state: State, *, deadline_passed: bool) -> Fail:
     """Say what a generation that ran out of time was waiting for."""
     match state:

@@ -48,6 +48,7 @@ class RefillReason(Enum):
     WAITED = "waited"
     STALE = "stale"
     DEGRADED = "degraded"
+    CHAIN = "chain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,8 @@ class Delivered:
 class Replied:
     ref: StepRef
     reply: Reply
+    hop: Hop | None = None
+    """Who answered, where several hops were asked by one question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,8 @@ class Lost:
 
     ref: StepRef
     reason: str
+    hop: Hop | None = None
+    """Which of several hops was lost, if that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +168,13 @@ class Forward:
     request: ForwardRequest
     timeout_s: float
     silence_s: float
+    chain: tuple[Hop, ...] = ()
+    """The hops that the step is handed on to; the last of them answers."""
+
+    @property
+    def hops(self) -> tuple[Hop, ...]:
+        """All hops that work on the step, in order."""
+        return (self.hop, *self.chain)
 
 
 @dataclass(frozen=True, slots=True)

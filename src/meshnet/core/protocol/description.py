@@ -24,6 +24,7 @@ from meshnet.core.vocabulary import (
     ShardDescription,
 )
 
+PEERS_MAX = 256
 SHARDS_MAX = 64
 INSEPARABLE_MAX = 64
 """Routing tries a cut at each: more would hold up every request."""
@@ -41,7 +42,8 @@ def node_values(node: NodeDescription) -> dict[str, Any]:
         "pid": node.pid,
         "ready": node.ready,
         "device": node.device,
-        "capabilities": {"stream": node.stream},
+        "capabilities": {"stream": node.stream, "chain": node.chain},
+        "peers": node.peers,
         "sessions": node.sessions,
         "sessions_max": node.sessions_max,
         "kv_bytes": node.kv_bytes,
@@ -102,12 +104,24 @@ def decode_node(data: Buffer, limits: Limits) -> NodeDescription:
         compute_s=fields.number("compute_s"),
         steps=fields.integer("steps"),
         device=fields.text("device") if fields.has("device") else "cpu",
-        stream=_streams(fields.object("capabilities")) if fields.has("capabilities") else False,
+        stream=_able(fields, "stream"),
+        chain=_able(fields, "chain"),
+        peers=_peers(fields) if fields.has("peers") else (),
     )
 
 
-def _streams(capabilities: Fields) -> bool:
-    return capabilities.truth("stream") if capabilities.has("stream") else False
+def _able(fields: Fields, name: str) -> bool:
+    if not fields.has("capabilities"):
+        return False
+    capabilities = fields.object("capabilities")
+    return capabilities.truth(name) if capabilities.has(name) else False
+
+
+def _peers(fields: Fields) -> tuple[NodeId, ...]:
+    peers = fields.array("peers", count_max=PEERS_MAX)
+    if not all(isinstance(peer, str) and len(peer) <= 512 for peer in peers):
+        raise fields.refuse("peers", "strings of at most 512 characters")
+    return tuple(map(NodeId, peers))
 
 
 def _shard(fields: Fields) -> ShardDescription:

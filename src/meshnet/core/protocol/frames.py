@@ -20,6 +20,7 @@ from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from meshnet.core.protocol import headers as h
+from meshnet.core.protocol.chains import check_route
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import ForwardRequest, Mode
 from meshnet.core.protocol.meta import DIMENSION_MAX, Meta, print_meta, read_meta
@@ -117,7 +118,14 @@ def encode_step(number: int, request: ForwardRequest) -> bytes:
     if request.truncate:
         flags |= _TRUNCATE
     dtype, dims, sizes, described = describe(request.activation)
-    meta = print_meta(Meta(sampling=request.sampling, tensors=described, adopt=request.adopt))
+    meta = print_meta(
+        Meta(
+            sampling=request.sampling,
+            tensors=described,
+            adopt=request.adopt,
+            route=request.route,
+        )
+    )
     layers = request.layers
     header = _HEADER.pack(
         Kind.STEP,
@@ -243,16 +251,13 @@ def _step(frame: Buffer, head: _Step, opening: Opening, limits: Limits) -> Forwa
         drafts=head.drafts,
         truncate=bool(head.flags & _TRUNCATE),
         adopt=meta.adopt,
+        route=meta.route,
         activation=activation,
         trace=opening.trace,
         owner=opening.owner,
         stages=opening.stages,
     )
-    _check_drafts(request)
-    if request.adopt is not None:
-        check_adoption(
-            mode, request.session, request.adopt, request.past_length, prefix=request.prefix
-        )
+    _check(request)
     return request
 
 
@@ -345,6 +350,17 @@ def _prefix(head: _Step) -> str | None:
     if head.prefix != _NO_PREFIX:
         raise BadField(h.PREFIX, "zeros where it is absent", head.prefix.hex())
     return None
+
+
+def _check(request: ForwardRequest) -> None:
+    """Check what one part of a step allows another to say. Raises BadField."""
+    _check_drafts(request)
+    if request.route:
+        check_route(request.route, request.mode)
+    if request.adopt is not None:
+        check_adoption(
+            request.mode, request.session, request.adopt, request.past_length, prefix=request.prefix
+        )
 
 
 def _check_drafts(request: ForwardRequest) -> None:

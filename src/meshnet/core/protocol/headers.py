@@ -36,6 +36,7 @@ REQUEST = "X-Meshnet-Request"
 OWNER = "X-Meshnet-Owner"
 STAGES = "X-Meshnet-Stages"
 LINGER = "X-Meshnet-Linger"
+ONWARD = "X-Meshnet-Onward"
 RETRY_AFTER = "Retry-After"
 CONTENT_TYPE = "Content-Type"
 
@@ -61,6 +62,7 @@ FIELDS = (
     OWNER,
     STAGES,
     LINGER,
+    ONWARD,
 )
 
 INTEGER_DIGITS = 10
@@ -215,6 +217,11 @@ def read_truncate(found: dict[str, str]) -> bool:
 
 def read_linger(found: dict[str, str]) -> bool:
     return _read_flag(found, LINGER)
+
+
+def read_onward(found: dict[str, str]) -> bool:
+    """A stream that a node opened, to hand on steps of a head."""
+    return _read_flag(found, ONWARD)
 
 
 def _read_flag(found: dict[str, str], name: str) -> bool:

@@ -14,6 +14,7 @@ from meshnet.core.vocabulary import (
     Activation,
     Drawn,
     DType,
+    Hop,
     LayerRange,
     MissReason,
     ModelId,
@@ -66,6 +67,8 @@ class ForwardRequest:
     """`X-Meshnet-Request`: the API request's id, for log lines."""
     owner: str | None = None
     """Whose step it is, opaque: nodes let owners take turns. Without it each session is its own."""
+    route: tuple[Hop, ...] = ()
+    """The hops still to come: whoever runs the step hands it on (a decode on a stream only)."""
     stages: int = 1
     """Into so many groups the node divides the sessions that step in it, so that they overlap."""
 
@@ -112,6 +115,7 @@ class Code(Enum):
     TOO_LARGE = ("too_large", 413)
     NO_ROOM = ("no_room", 429)
     INTERNAL = ("internal", 500)
+    HOP_FAILED = ("hop_failed", 502)
     NUMERICAL_ERROR = ("numerical_error", 500)
     NOT_READY = ("not_ready", 503)
     OUT_OF_MEMORY = ("out_of_memory", 503)

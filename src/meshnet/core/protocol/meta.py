@@ -2,10 +2,12 @@
 
     {"tokens": [ids of the new positions], "sampling": {...}, "want_token": false,
      "drafts": 3, "adopt": "id of the session that goes on as this one",
+     "route": [{"node": "http://...", "layers": "10-20"}, ... the hops still to come],
      "tensors": [{"name": "hidden", "dtype": "fp32", "shape": [1, 7, 576]}, ...]}
 
 Every key may be absent. `tensors` is there when an activation is more than one tensor named
-`hidden`. `adopt` belongs to frames, where a POST has a header. Only sampling parameters that
+`hidden`. `adopt` and `route` belong to frames: a POST has a header for the one, and is not handed
+on. Only sampling parameters that
 differ from their defaults are printed.
 """
 
@@ -24,6 +26,8 @@ from meshnet.core.vocabulary import (
     TOKEN_ID_MAX,
     BadField,
     Buffer,
+    Hop,
+    NodeId,
     SamplingParams,
     SessionId,
     TensorSpec,
@@ -31,6 +35,7 @@ from meshnet.core.vocabulary import (
 
 WHERE = "meta"
 DIMENSION_MAX = 10**9 - 1
+ROUTE_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,7 @@ class Meta:
     tensors: tuple[TensorSpec, ...] = ()
     drafts: int = 0
     adopt: SessionId | None = None
+    route: tuple[Hop, ...] = ()
 
 
 def print_meta(meta: Meta) -> bytes:
@@ -58,6 +64,8 @@ def print_meta(meta: Meta) -> bytes:
         values["drafts"] = meta.drafts
     if meta.adopt is not None:
         values["adopt"] = meta.adopt
+    if meta.route:
+        values["route"] = [{"node": hop.node, "layers": str(hop.layers)} for hop in meta.route]
     if meta.tensors:
         values["tensors"] = [
             {"name": spec.name, "dtype": spec.dtype.value, "shape": spec.shape}
@@ -76,6 +84,14 @@ def read_meta(data: Buffer, limits: Limits) -> Meta:
         tensors=_tensors(fields, limits) if fields.has("tensors") else (),
         drafts=fields.integer("drafts", high=DRAFTS_MAX) if fields.has("drafts") else 0,
         adopt=session_id(fields.text("adopt"), "meta.adopt") if fields.has("adopt") else None,
+        route=_route(fields) if fields.has("route") else (),
+    )
+
+
+def _route(fields: Fields) -> tuple[Hop, ...]:
+    entries = fields.objects("route", count_max=ROUTE_MAX)
+    return tuple(
+        Hop(NodeId(entry.text("node", chars_max=512)), entry.layers("layers")) for entry in entries
     )
 
 

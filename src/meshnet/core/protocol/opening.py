@@ -6,7 +6,7 @@ A step that differs in any of it cannot go over that stream (`covers`), and gets
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshnet.core.protocol import headers as h
 from meshnet.core.protocol.limits import Limits
@@ -25,6 +25,8 @@ class Opening:
     trace: str | None = None
     owner: str | None = None
     stages: int = 1
+    onward: bool = False
+    """Opened by the hop before, which hands on the head's steps: answers go to the head."""
 
     @classmethod
     def of(cls, request: ForwardRequest) -> Opening:
@@ -41,7 +43,7 @@ class Opening:
 
     def covers(self, request: ForwardRequest) -> bool:
         """Whether `request` may go over a stream that was opened with these."""
-        return request.session is not None and Opening.of(request) == self
+        return request.session is not None and Opening.of(request) == replace(self, onward=False)
 
     def headers(self) -> dict[str, str]:
         fields: dict[str, str] = {}
@@ -57,6 +59,8 @@ class Opening:
             fields[h.OWNER] = self.owner
         if self.stages > 1:
             fields[h.STAGES] = str(self.stages)
+        if self.onward:
+            fields[h.ONWARD] = "1"
         return fields
 
     @classmethod
@@ -71,4 +75,5 @@ class Opening:
             trace=h.read_request(found),
             owner=h.read_owner(found),
             stages=h.read_stages(found),
+            onward=h.read_onward(found),
         )

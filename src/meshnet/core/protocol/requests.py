@@ -38,6 +38,7 @@ NO_META = Meta()
 
 def encode_request(request: ForwardRequest) -> tuple[dict[str, str], list[Buffer]]:
     """Return the headers and the parts of the body, in order; tensor bytes are not copied."""
+    assert not request.route, "a request is answered, not handed on"
     fields: dict[str, str] = {}
     if request.mode is not Mode.STATELESS:
         fields[h.CACHE] = request.mode.value
@@ -137,8 +138,7 @@ class RequestHead:
         if self.past_length + length > self.limits.positions:
             expected = f"past and new positions of at most {self.limits.positions}"
             raise BadField(h.PAST_LEN, expected, self.past_length + length)
-        if meta.adopt is not None:
-            raise BadField("meta.adopt", f"{h.ADOPT} in its place", meta.adopt)
+        _refuse_what_frames_say(meta)
         if meta.drafts:
             _check_drafts(meta, self.mode)
         return ForwardRequest(
@@ -166,6 +166,13 @@ class RequestHead:
             owner=self.owner,
             stages=self.stages,
         )
+
+
+def _refuse_what_frames_say(meta: Meta) -> None:
+    if meta.route:
+        raise BadField("meta.route", "no hops to come in a request: nobody hands it on", "some")
+    if meta.adopt is not None:
+        raise BadField("meta.adopt", f"{h.ADOPT} in its place", meta.adopt)
 
 
 def parse_head(

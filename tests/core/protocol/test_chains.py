@@ -1,0 +1,133 @@
+"""How a chained step is worded for the next hop, and which ways are none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from meshnet.core.protocol.chains import CHAINED, handed_on, is_chained
+from meshnet.core.protocol.codec import encode_request, parse_head
+from meshnet.core.protocol.frames import decode_step, encode_step, number_of
+from meshnet.core.protocol.limits import Limits
+from meshnet.core.protocol.messages import (
+    ActivationReply,
+    Code,
+    ForwardRequest,
+    Mode,
+    Refusal,
+    TokenReply,
+)
+from meshnet.core.protocol.meta import Meta, print_meta
+from meshnet.core.protocol.opening import Opening
+from meshnet.core.vocabulary import (
+    HIDDEN,
+    Activation,
+    BadField,
+    Drawn,
+    DType,
+    Hop,
+    LayerRange,
+    NodeId,
+    SampledToken,
+    SessionId,
+    TensorSpec,
+)
+
+LIMITS = Limits()
+ROUTE = (Hop(NodeId("http://b:1"), LayerRange(3, 6)), Hop(NodeId("http://c:1"), LayerRange(6, 8)))
+ROW = Activation((TensorSpec(HIDDEN, DType.FP32, (1, 2, 1)),), bytes(8))
+STEP = ForwardRequest(
+    Mode.DECODE,
+    SessionId("s"),
+    17,
+    layers=LayerRange(0, 3),
+    attempt=3,
+    deadline_ms=1000,
+    tokens=(4, 5),
+    drafts=1,
+    route=ROUTE,
+    stages=2,
+)
+ANSWER = ActivationReply(ROW, 19)
+
+
+def test_a_chained_step_arrives_as_it_was_sent():
+    frame = encode_step(CHAINED + 7, STEP)
+
+    assert is_chained(number_of(frame))
+    assert decode_step(frame, Opening.of(STEP), LIMITS) == STEP
+
+
+def test_the_next_hop_gets_the_activation_the_rest_of_the_way_and_less_time():
+    onward = handed_on(STEP, ANSWER, took_ms=300)
+
+    assert onward == replace(
+        STEP, layers=LayerRange(3, 6), route=ROUTE[1:], activation=ROW, deadline_ms=700, stages=1
+    )
+
+
+def test_the_last_hop_s_tokens_and_every_refusal_go_to_the_head():
+    tokens = TokenReply(Drawn((SampledToken(1),)), "", 19)
+    refusal = Refusal(Code.NO_ROOM, "full")
+
+    assert handed_on(replace(STEP, route=()), tokens, took_ms=1) is tokens
+    assert handed_on(STEP, refusal, took_ms=1) is refusal
+
+
+@pytest.mark.parametrize(
+    ("step", "reply"),
+    [
+        (STEP, replace(ANSWER, cached=None)),
+        (STEP, replace(ANSWER, cached=18)),
+        (STEP, TokenReply(Drawn((SampledToken(1),)), "", 19)),
+        (replace(STEP, route=()), ANSWER),
+    ],
+    ids=["not cached", "another length", "tokens half-way", "no way on"],
+)
+def test_what_cannot_go_on_fails_at_this_hop(step: ForwardRequest, reply: object):
+    end = handed_on(step, reply, took_ms=1)  # type: ignore[arg-type]
+
+    assert isinstance(end, Refusal)
+    assert end.code is Code.HOP_FAILED
+
+
+def test_a_step_whose_time_is_over_is_not_handed_on():
+    end = handed_on(STEP, ANSWER, took_ms=1000)
+
+    assert isinstance(end, Refusal)
+    assert end.code is Code.DEADLINE
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        replace(STEP, mode=Mode.PREFILL, past_length=0, drafts=0),
+        replace(STEP, route=(ROUTE[0], Hop(ROUTE[0].node, LayerRange(6, 8)))),
+        replace(STEP, route=(ROUTE[0], Hop(NodeId("c"), LayerRange(7, 8)))),
+        replace(STEP, route=tuple(Hop(NodeId(str(n)), LayerRange(n, n + 1)) for n in range(65))),
+    ],
+    ids=["a prefill", "a circle", "a gap", "too long"],
+)
+def test_a_way_that_cannot_be_right_is_a_bad_field(wrong: ForwardRequest):
+    frame = encode_step(CHAINED + 1, wrong)
+
+    with pytest.raises(BadField, match="route"):
+        decode_step(frame, Opening.of(wrong), LIMITS)
+
+
+def test_a_request_with_hops_to_come_is_refused():
+    headers, parts = encode_request(replace(STEP, route=(), drafts=0))
+    meta = print_meta(Meta(tokens=STEP.tokens, route=ROUTE))
+    headers["X-Meshnet-Meta"] = str(len(meta))
+    body = b"".join((meta, *parts[1:]))
+
+    with pytest.raises(BadField, match="route"):
+        parse_head(headers.items(), len(body), LIMITS).finish(body)
+
+
+def test_an_onward_stream_says_so_and_carries_the_same_steps():
+    opening = replace(Opening.of(STEP), onward=True)
+
+    assert Opening.parse("s", opening.headers().items(), LIMITS) == opening
+    assert opening.covers(STEP)
