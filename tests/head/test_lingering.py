@@ -117,6 +117,20 @@ def test_too_old_and_too_many_are_let_go():
     assert [each.session for each in head.gone] == ["a", "b", "c"]
 
 
+def test_one_that_comes_back_among_too_many_lets_the_oldest_go():
+    head = Head(PrefixLimits(sessions_max=2))
+    head.keep("a")
+    taken = head.take()
+    assert taken is not None
+    for name in ("b", "c"):
+        head.keep(name)
+
+    head.lingering.put_back(taken)
+
+    assert [each.session for each in head.gone] == ["b"]
+    assert len(head.lingering) == 2
+
+
 def test_a_head_that_ends_lets_all_go():
     head = Head()
     head.keep()

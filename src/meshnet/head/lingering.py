@@ -89,9 +89,7 @@ class LingeringSessions:
             return False
         until = now + self._limits.seconds
         self._expire(now)
-        self._sessions[session] = Lingering(session, owner, remains, standing, until)
-        while len(self._sessions) > self._limits.sessions_max:
-            self._drop(next(iter(self._sessions.values())))
+        self._offer(Lingering(session, owner, remains, standing, until))
         return True
 
     def take(self, owner: str | None, prompt: Sequence[int], now: float) -> Taken | None:
@@ -113,7 +111,7 @@ class LingeringSessions:
 
     def put_back(self, taken: Taken) -> None:
         """The request came to nothing before a node heard of its first step."""
-        self._sessions[taken.lingering.session] = taken.lingering
+        self._offer(taken.lingering)
 
     def forget(self, taken: Taken) -> None:
         """Its nodes did not hold what was asked for, or not all of them."""
@@ -123,6 +121,11 @@ class LingeringSessions:
         """Let all of them go: this head is about to end."""
         for each in list(self._sessions.values()):
             self._drop(each)
+
+    def _offer(self, each: Lingering) -> None:
+        self._sessions[each.session] = each
+        while len(self._sessions) > self._limits.sessions_max:
+            self._drop(next(iter(self._sessions.values())))
 
     def _open_to(self, each: Lingering, owner: str | None) -> bool:
         return each.owner == owner
