@@ -139,7 +139,9 @@ def budget_result(settings: Settings, order: Order, *, nodes: int, tokens: int) 
     source = resolve_model(settings.model, settings)
     layers = split_layers(source, nodes=nodes, split=None)
     # Without drafts: a step is then a token.
-    own = settings.model_copy(update={"threads": settings.threads or 1, "drafts": "off"})
+    own = settings.model_copy(
+        update={"threads": settings.threads or 1, "drafts": "off", "routes": "star"}
+    )
     budgets, samples = run_loop(lambda: _measure(own, source, layers, order.rules, tokens))
     owns = [each.own_ms for each in budgets]
     typical = min(budgets, key=lambda each: abs(each.own_ms - statistics.median(owns)))

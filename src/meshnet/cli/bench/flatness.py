@@ -72,6 +72,7 @@ def measure_flatness(
     settings: Settings, *, nodes: int, tokens: int, out: Path, as_json: bool
 ) -> None:
     """Measure, write JSON and a plot under `out`, and print. Raises MeshnetError."""
+    settings = settings.model_copy(update={"routes": "star"})  # what each hop is sent is seen here
     source = resolve_model(settings.model, settings)
     layers = split_layers(source, nodes=nodes, split=None)
     plan = Plan(tokens)
