@@ -271,3 +271,13 @@ def test_many_quantised_layers_are_exact(smollm2_dir: Path, weights: WeightForma
 
     assert told.capabilities.exact
     assert told.capabilities.batch
+
+
+@pytest.mark.parametrize("weights", [WeightFormat.BF16, WeightFormat.FP16, WeightFormat.FP32])
+def test_floating_point_is_never_called_exact(tmp_path: Path, weights: WeightFormat):
+    """Ten positions may well come out equal in few bits; three hundred do not."""
+    path = save_family(tmp_path, "llama", num_attention_heads=1, num_key_value_heads=1)
+
+    shard = load_shard(path, LayerRange(0, LAYERS), weights=weights)
+
+    assert not shard.description.capabilities.exact

@@ -35,7 +35,7 @@ class Form:
     digest: str
     """Of a fixed layer's result; empty in floating point, where operators are torch's alone."""
     steady: bool
-    """False: the trial showed that a row's result depends on the rows beside it."""
+    """False: a row's result may depend on the rows beside it, as it does in floating point."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -63,7 +63,7 @@ def load_in_format(
     """
     rows = INT8_ROWS.get(weights)
     if rows is None:
-        form = Form(weights, FLOAT_OPERATORS, "", steady=True)
+        form = Form(weights, FLOAT_OPERATORS, "", steady=False)
         return load_layers(path, config, held, form.dtype, device), form
     choice = LinearChoice(rows)
     converted = load_converted(path, config, held, choice, device)
