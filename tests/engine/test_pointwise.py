@@ -7,7 +7,9 @@ import torch
 from torch import nn
 from transformers.activations import ACT2FN
 
+from meshnet.engine.linear_choice import LinearChoice
 from meshnet.engine.pointwise import steadily, steady_activation
+from meshnet.engine.quantising import Quantiser
 
 NAMES = ("silu", "swish", "sigmoid", "quick_gelu", "gelu", "gelu_pytorch_tanh", "gelu_new")
 
@@ -75,3 +77,16 @@ def test_code_that_is_not_ours_is_made_steady():
     assert torch.equal(pieces, steady(values))
     assert torch.allclose(steady(values), code(values), rtol=1e-5, atol=1e-6)
     assert not torch.equal(torch.cat([code(piece) for piece in values.split(1)]), code(values))
+
+
+@pytest.mark.parametrize("name", ["mish", "sqrtsoftplus", "relu2", "laplace", "tanh"])
+def test_an_activation_that_has_no_steady_form_is_tried_and_told(name: str):
+    function = ACT2FN[name]
+    choice = LinearChoice(2)
+
+    Quantiser(choice).convert(nn.ModuleDict({"act_fn": function}))
+
+    values = _values()
+    alone = torch.cat([function(part) for part in values.split(1)])
+    assert choice.steady == torch.equal(alone, function(values))
+    assert choice.steady == (not choice.notes)

@@ -30,6 +30,8 @@ from meshnet.engine.linear_products import PRODUCTS, ZERO_POINT, ProductOf, tile
 TRIAL_ROWS = 64
 COMPANIES = (1, 2, 3, 8)
 """Numbers of rows whose results are compared with those among all `TRIAL_ROWS`."""
+ACTIVATION_WIDTH = 131
+"""No whole number of vectors, so that places within one differ from row to row."""
 OUTPUTS_MAX = 256
 """Outputs compared with fp64; all are compared among companies."""
 TOLERANCE = 1e-4
@@ -83,6 +85,14 @@ class LinearChoice:
             lambda some: tiled(lambda rows: functional.linear(rows, weight_NK), some), x_MK
         ):
             self._tell_unsteady(f"floating-point layers of {shape[0]} x {shape[1]}")
+
+    def try_activation(self, name: str, function: torch.nn.Module) -> None:
+        """Find out whether a value's result depends on the values beside it."""
+        generator = torch.Generator().manual_seed(0)
+        x_MK = torch.randn((TRIAL_ROWS, ACTIVATION_WIDTH), generator=generator).mul_(3)
+        device = next((weight.device for weight in function.parameters()), x_MK.device)
+        if not steady(function, x_MK.to(device)):
+            self._tell_unsteady(f"the activation function {name}")
 
     def digest(self, device: torch.device) -> str:
         """Digest of what a fixed layer yields, as its low bits come out on this machine."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from transformers.activations import ACT2FN
+from transformers.activations import ACT2CLS, ACT2FN
 
 
 class SteadySiLU(nn.Module):
@@ -73,6 +73,12 @@ def steady_activation(module: nn.Module) -> nn.Module | None:
         if type(module) is type(ACT2FN[name]):
             return steady()
     return None
+
+
+def is_activation(module: nn.Module) -> bool:
+    """Whether `module` is one of transformers' activation functions."""
+    kinds = [made[0] if isinstance(made, tuple) else made for made in ACT2CLS.values()]
+    return type(module) in kinds
 
 
 _DEFAULTS = (False, "none")

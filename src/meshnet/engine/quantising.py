@@ -31,7 +31,7 @@ from meshnet.engine.linear_experts import (
     is_experts,
     tile_router,
 )
-from meshnet.engine.pointwise import steadily, steady_activation
+from meshnet.engine.pointwise import is_activation, steadily, steady_activation
 
 EXTENT_MIN = 16
 """A layer with fewer inputs or outputs stays in floating point: int8 gains nothing there."""
@@ -85,6 +85,8 @@ class Quantiser:
         steady = steady_activation(child)
         if steady is not None:
             return steady
+        if is_activation(child):
+            self._choice.try_activation(type(child).__name__, child)
         self._note_matrices(name, child)
         self.convert(child)
         if _CALLS_ACTIVATIONS.search(self._source(type(child))):
