@@ -16,12 +16,11 @@ from meshnet.cli.bench.exact import exact_result
 from meshnet.cli.bench.latency import latency_result
 from meshnet.cli.bench.memory import memory_result
 from meshnet.cli.bench.paired_command import Order, paired_result, written
-from meshnet.cli.bench.results import provenance, result_path, write_result
+from meshnet.cli.bench.results import provenance, publish, result_path, write_result
 from meshnet.cli.bench.running import tell
 from meshnet.cli.bench.scenarios import Scenario
 from meshnet.cli.bench.shard_growth import growth_result
 from meshnet.cli.bench.sides import SideSpec
-from meshnet.cli.options import print_json
 from meshnet.cli.settings import Settings, SettingsError, Weights
 from meshnet.core.vocabulary import MeshnetError
 
@@ -73,12 +72,7 @@ def measure_acceptance(
         "rules": asdict(order.rules),
     }
     path = result_path(order.out, "all", "acceptance")
-    path.with_name(path.name + ".md").write_text(acceptance_page(found), encoding="utf-8")
-    write_result(path, whole)
-    if as_json:
-        print_json(whole)
-    else:
-        print(acceptance_page(found))
+    publish(whole, acceptance_page(found), path, as_json=as_json)
 
 
 def _run(run: Run, settings: Settings, order: Order) -> dict[str, Any]:

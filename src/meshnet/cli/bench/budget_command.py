@@ -25,16 +25,16 @@ from meshnet.cli.bench.mesh import (
 )
 from meshnet.cli.bench.paired import Rules, Values, spread, take_turns
 from meshnet.cli.bench.paired_command import Order
+from meshnet.cli.bench.passing_client import PassingClient
 from meshnet.cli.bench.prompts import Prompts
 from meshnet.cli.bench.report import number, table
-from meshnet.cli.bench.results import provenance, result_path, write_result
+from meshnet.cli.bench.results import provenance, publish, result_path
 from meshnet.cli.bench.running import pin, tell
 from meshnet.cli.bench.sides import environment_of
 from meshnet.cli.bench.workers import Worker
 from meshnet.cli.composition import Composition
 from meshnet.cli.local_nodes import split_layers
 from meshnet.cli.models import resolve_model
-from meshnet.cli.options import print_json
 from meshnet.cli.serving import run_loop
 from meshnet.cli.settings import Settings
 from meshnet.core.protocol.messages import (
@@ -42,8 +42,6 @@ from meshnet.core.protocol.messages import (
     Mode,
     Refusal,
     Reply,
-    Reserved,
-    ReserveRequest,
 )
 from meshnet.core.vocabulary import (
     HIDDEN,
@@ -51,7 +49,6 @@ from meshnet.core.vocabulary import (
     Hop,
     HopLost,
     LayerRange,
-    NodeDescription,
     NodeId,
     Route,
     SamplingParams,
@@ -68,17 +65,17 @@ PROFILE_TOKENS = 24
 MESH = "mesh"
 
 
-class CallClock:
+class CallClock(PassingClient):
     """A HopClient that sums the time of the head's calls, by node."""
 
     def __init__(self, inner: HopClient) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self.called_s: dict[NodeId, float] = {}
         self.calls: dict[NodeId, int] = {}
 
     async def forward(self, node: NodeId, request: ForwardRequest, timeout_s: float) -> Reply:
         began = time.perf_counter()
-        reply = await self._inner.forward(node, request, timeout_s)
+        reply = await super().forward(node, request, timeout_s)
         self.called_s[node] = self.called_s.get(node, 0.0) + time.perf_counter() - began
         self.calls[node] = self.calls.get(node, 0) + 1
         return reply
@@ -88,23 +85,10 @@ class CallClock:
     ) -> tuple[NodeId | None, Reply | HopLost]:
         """Counted for the first of the nodes: the head waits for all of them at once."""
         began = time.perf_counter()
-        end = await self._inner.chain(nodes, request, timeout_s)
+        end = await super().chain(nodes, request, timeout_s)
         self.called_s[nodes[0]] = self.called_s.get(nodes[0], 0.0) + time.perf_counter() - began
         self.calls[nodes[0]] = self.calls.get(nodes[0], 0) + 1
         return end
-
-    async def reserve(
-        self, node: NodeId, request: ReserveRequest, timeout_s: float
-    ) -> Reserved | Refusal:
-        return await self._inner.reserve(node, request, timeout_s)
-
-    async def release(
-        self, node: NodeId, session: SessionId, timeout_s: float, *, linger: bool = False
-    ) -> None:
-        await self._inner.release(node, session, timeout_s, linger=linger)
-
-    async def describe(self, node: NodeId, timeout_s: float) -> NodeDescription:
-        return await self._inner.describe(node, timeout_s)
 
 
 @dataclass(slots=True)
@@ -123,14 +107,7 @@ def measure_budget(
     """Measure, write JSON and Markdown, and print. Raises MeshnetError."""
     result = budget_result(settings, order, nodes=nodes, tokens=tokens)
     path = result_path(order.out, str(result["model"]), "budget")
-    page = path.with_name(path.name + ".md")
-    page.write_text(budget_page(result), encoding="utf-8")
-    files = (write_result(path, result), page)
-    if as_json:
-        print_json(result)
-    else:
-        print(budget_page(result))
-        print(f"written: {', '.join(map(str, files))}")
+    publish(result, budget_page(result), path, as_json=as_json)
 
 
 def budget_result(settings: Settings, order: Order, *, nodes: int, tokens: int) -> dict[str, Any]:

@@ -25,14 +25,13 @@ from meshnet.cli.bench.mesh import DEADLINE_S, BenchError, banning_stops, bench_
 from meshnet.cli.bench.paired_command import Order
 from meshnet.cli.bench.prompts import Prompts
 from meshnet.cli.bench.report import table
-from meshnet.cli.bench.results import provenance, result_path, write_result
+from meshnet.cli.bench.results import provenance, publish, result_path
 from meshnet.cli.bench.running import pin, tell
 from meshnet.cli.bench.sides import environment_of
 from meshnet.cli.bench.workers import Worker
 from meshnet.cli.composition import RESTART_WAIT_S, Composition
 from meshnet.cli.local_nodes import split_layers
 from meshnet.cli.models import resolve_model
-from meshnet.cli.options import print_json
 from meshnet.cli.serving import run_loop
 from meshnet.cli.settings import Settings, load_settings
 from meshnet.core.vocabulary import LOGPROBS_MAX, SampledToken
@@ -90,15 +89,9 @@ def measure_exact(
     """Work the answer out in all ways, write JSON and Markdown, print. Raises BenchError."""
     result = exact_result(settings, order, tokens=tokens, kills=kills)
     path = result_path(order.out, str(result["model"]), "exact")
-    path.with_name(path.name + ".md").write_text(exact_page(result), encoding="utf-8")
-    written = write_result(path, result)
-    if as_json:
-        print_json(result)
-    else:
-        print(exact_page(result))
-        print(f"written: {written}")
+    publish(result, exact_page(result), path, as_json=as_json)
     if not result["equal"]:
-        raise BenchError(f"the answers are not the same to the last bit: {written}")
+        raise BenchError(f"the answers are not the same to the last bit: {path}.json")
 
 
 def exact_result(settings: Settings, order: Order, *, tokens: int, kills: int) -> dict[str, Any]:

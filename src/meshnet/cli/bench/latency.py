@@ -28,7 +28,7 @@ from meshnet.cli.bench.paired import Rules, Sample, Values, ratios, spread, take
 from meshnet.cli.bench.paired_command import Order
 from meshnet.cli.bench.prompts import Prompts
 from meshnet.cli.bench.report import number, table
-from meshnet.cli.bench.results import provenance, result_path, write_result
+from meshnet.cli.bench.results import provenance, publish, result_path
 from meshnet.cli.bench.running import pin, tell
 from meshnet.cli.bench.sides import environment_of
 from meshnet.cli.bench.workers import Worker
@@ -36,7 +36,6 @@ from meshnet.cli.composition import Composition, composed
 from meshnet.cli.gateway_process import quiet_telemetry
 from meshnet.cli.local_nodes import local_launcher, split_layers
 from meshnet.cli.models import load_text, resolve_model
-from meshnet.cli.options import print_json
 from meshnet.cli.serving import run_loop
 from meshnet.cli.settings import Settings, load_settings
 from meshnet.core.vocabulary import ModelId
@@ -99,14 +98,7 @@ def measure_latency(
     """Measure, write JSON and Markdown, and print. Raises MeshnetError."""
     result = latency_result(settings, order, nodes=nodes, tokens=tokens, delays_ms=delays_ms)
     path = result_path(order.out, str(result["model"]), "latency")
-    page = path.with_name(path.name + ".md")
-    page.write_text(latency_page(result), encoding="utf-8")
-    files = (write_result(path, result), page)
-    if as_json:
-        print_json(result)
-    else:
-        print(latency_page(result))
-        print(f"written: {', '.join(map(str, files))}")
+    publish(result, latency_page(result), path, as_json=as_json)
 
 
 def latency_result(

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from meshnet.cli.bench.passing_client import PassingClient
 from meshnet.core.protocol import codec
 from meshnet.core.protocol.messages import (
     ActivationReply,
     ForwardRequest,
     Mode,
-    Refusal,
     Reply,
-    Reserved,
-    ReserveRequest,
 )
-from meshnet.core.vocabulary import HopLost, NodeDescription, NodeId, SessionId
+from meshnet.core.vocabulary import NodeId
 from meshnet.head import HopClient
 
 
@@ -29,11 +27,11 @@ class WireCost:
     """Headers and body as encoded; a decimal number more or less moves it by a byte."""
 
 
-class MeasuredClient:
+class MeasuredClient(PassingClient):
     """A HopClient that remembers the cost of decodes at the past lengths it is told to watch."""
 
     def __init__(self, inner: HopClient) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._costs: dict[int, dict[NodeId, WireCost]] = {}
 
     def watch(self, past_lengths: Iterable[int]) -> None:
@@ -44,7 +42,7 @@ class MeasuredClient:
         return self._costs[past_length]
 
     async def forward(self, node: NodeId, request: ForwardRequest, timeout_s: float) -> Reply:
-        reply = await self._inner.forward(node, request, timeout_s)
+        reply = await super().forward(node, request, timeout_s)
         if request.mode is Mode.DECODE and request.past_length in self._costs:
             headers, parts = codec.encode_request(request)
             sent = 0 if request.activation is None else len(request.activation.data)
@@ -53,21 +51,3 @@ class MeasuredClient:
             cost = WireCost(sent, got, lines + sum(map(len, parts)))
             self._costs[request.past_length][node] = cost
         return reply
-
-    async def chain(
-        self, nodes: Sequence[NodeId], request: ForwardRequest, timeout_s: float
-    ) -> tuple[NodeId | None, Reply | HopLost]:
-        return await self._inner.chain(nodes, request, timeout_s)
-
-    async def reserve(
-        self, node: NodeId, request: ReserveRequest, timeout_s: float
-    ) -> Reserved | Refusal:
-        return await self._inner.reserve(node, request, timeout_s)
-
-    async def release(
-        self, node: NodeId, session: SessionId, timeout_s: float, *, linger: bool = False
-    ) -> None:
-        await self._inner.release(node, session, timeout_s, linger=linger)
-
-    async def describe(self, node: NodeId, timeout_s: float) -> NodeDescription:
-        return await self._inner.describe(node, timeout_s)

@@ -22,14 +22,13 @@ from meshnet.cli.bench.mesh import DEADLINE_S, BenchError, banning_stops, bench_
 from meshnet.cli.bench.paired_command import Order
 from meshnet.cli.bench.prompts import Prompts
 from meshnet.cli.bench.report import number, table
-from meshnet.cli.bench.results import provenance, result_path, write_result
+from meshnet.cli.bench.results import provenance, publish, result_path
 from meshnet.cli.bench.running import pin
 from meshnet.cli.bench.sides import environment_of
 from meshnet.cli.bench.workers import Worker
 from meshnet.cli.composition import Composition
 from meshnet.cli.local_nodes import split_layers
 from meshnet.cli.models import resolve_model
-from meshnet.cli.options import print_json
 from meshnet.cli.serving import run_loop
 from meshnet.cli.settings import Settings
 from meshnet.core.vocabulary import LayerRange
@@ -69,14 +68,7 @@ def measure_memory(
     """Measure, write JSON and Markdown, and print. Raises MeshnetError."""
     result = memory_result(settings, order, nodes=nodes, length=length)
     path = result_path(order.out, str(result["model"]), "memory")
-    page = path.with_name(path.name + ".md")
-    page.write_text(memory_page(result), encoding="utf-8")
-    files = (write_result(path, result), page)
-    if as_json:
-        print_json(result)
-    else:
-        print(memory_page(result))
-        print(f"written: {', '.join(map(str, files))}")
+    publish(result, memory_page(result), path, as_json=as_json)
 
 
 def memory_result(settings: Settings, order: Order, *, nodes: int, length: int) -> dict[str, Any]:

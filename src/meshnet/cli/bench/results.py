@@ -15,6 +15,7 @@ import psutil
 
 from meshnet import __version__
 from meshnet.cli.machine import cores
+from meshnet.cli.options import print_json
 
 
 def provenance(model: str, dtype: str) -> dict[str, Any]:
@@ -75,3 +76,15 @@ def write_result(path: Path, result: dict[str, Any]) -> Path:
     target = path.with_name(path.name + ".json")
     target.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return target
+
+
+def publish(result: dict[str, Any], page: str, path: Path, *, as_json: bool) -> None:
+    """Write a result and its Markdown page, and show one of them."""
+    told = path.with_name(path.name + ".md")
+    told.write_text(page, encoding="utf-8")
+    written = write_result(path, result)
+    if as_json:
+        print_json(result)
+    else:
+        print(page)
+        print(f"written: {written}, {told}")

@@ -15,13 +15,12 @@ from meshnet.cli.bench.load import LoadProbe
 from meshnet.cli.bench.paired import Rules, Sample, Values, spread, take_turns
 from meshnet.cli.bench.paired_command import Order
 from meshnet.cli.bench.report import number, table
-from meshnet.cli.bench.results import provenance, result_path, write_result
+from meshnet.cli.bench.results import provenance, publish, result_path
 from meshnet.cli.bench.running import pin, tell
 from meshnet.cli.bench.sides import environment_of
 from meshnet.cli.bench.workers import Worker
 from meshnet.cli.local_nodes import split_layers
 from meshnet.cli.models import resolve_model
-from meshnet.cli.options import print_json
 from meshnet.cli.serving import run_loop
 from meshnet.cli.settings import Settings
 
@@ -35,13 +34,7 @@ def measure_growth(
     """Measure, write JSON and Markdown, and print. Raises MeshnetError."""
     result = growth_result(settings, order, early=early, late=late)
     path = result_path(order.out, str(result["model"]), "shard")
-    path.with_name(path.name + ".md").write_text(growth_page(result), encoding="utf-8")
-    written = write_result(path, result)
-    if as_json:
-        print_json(result)
-    else:
-        print(growth_page(result))
-        print(f"written: {written}")
+    publish(result, growth_page(result), path, as_json=as_json)
 
 
 def growth_result(settings: Settings, order: Order, *, early: int, late: int) -> dict[str, Any]:
