@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.families import LAYERS, VOCAB_SIZE, save_family
-from torch.utils._python_dispatch import TorchDispatchMode
+from tests.families import LAYERS, save_family
+from tests.runners import answer_of, entering_of, operators_of_a_layer
 
 import meshnet.engine
 from meshnet.core.vocabulary import LayerRange, WeightFormat
@@ -22,15 +22,13 @@ from meshnet.engine.interface import GridAttention
 from meshnet.engine.lean import LeanRunner
 from meshnet.engine.lean_choice import lean_runner
 from meshnet.engine.loading import load_shard
-from meshnet.engine.runner import Passing, Runner, Segment
+from meshnet.engine.runner import Passing, Runner, Segment, positions_of
 from meshnet.engine.selftest import CLOSENESS, Closeness, distance
 
 WHOLE = LayerRange(0, LAYERS)
 CONTEXT = 512
 FAMILIES = ("llama", "llama-tied", "qwen2", "qwen2-swa", "qwen3", "mistral-swa", "seed_oss")
 FORMATS = (WeightFormat.INT8, WeightFormat.INT8_FAST)
-STEPS = ((0, 250), (250, 253), (253, 254), (254, 255), (255, 256), (256, 257), (257, 270))
-"""A prefill, chunks and single positions, across the end of a cell."""
 
 
 def _runner(
@@ -64,40 +62,13 @@ def _saved(path: Path, family: str) -> Path:
     return save_family(path, family, max_position_embeddings=CONTEXT)
 
 
-def _entering(runner: Runner, length: int, seed: int = 0) -> Any:
-    generator = torch.Generator().manual_seed(seed)
-    if runner.held.start == 0:
-        return torch.randint(0, VOCAB_SIZE, (1, length), generator=generator)
-    return Passing(torch.randn(1, length, runner.hidden_size, generator=generator))
-
-
-def _part(entering: Any, start: int, stop: int) -> Any:
-    if isinstance(entering, Passing):
-        return Passing(entering.hidden[:, start:stop])
-    return entering[:, start:stop]
-
-
-@torch.inference_mode()
-def _answer(runner: Runner) -> torch.Tensor:
-    """Hidden states or logits of a session that goes through `STEPS`."""
-    entering, cache, answers = _entering(runner, STEPS[-1][1]), runner.new_cache(runner.held), []
-    for start, stop in STEPS:
-        segments = [Segment(start, stop - start, cache)]
-        part = _part(entering, start, stop)
-        if runner.held.stop == runner.total:
-            answers.append(runner.logits(part, runner.held, segments, range(stop - start)))
-        else:
-            answers.append(runner.passing(part, runner.held, segments).hidden[0])
-    return torch.cat(answers)
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("weights", FORMATS, ids=lambda weights: weights.value)
 def test_compiled_layers_answer_like_plain_ones(tmp_path: Path, family: str, weights: WeightFormat):
     path = _saved(tmp_path, family)
-    expected = _answer(_runner(path, weights))
+    expected = answer_of(_runner(path, weights))
 
-    answer = _answer(_compiled(path, weights))
+    answer = answer_of(_compiled(path, weights))
 
     assert distance(answer, expected) < CLOSENESS[weights].noise
     assert not torch.equal(answer, answer.roll(1, 0))
@@ -106,9 +77,9 @@ def test_compiled_layers_answer_like_plain_ones(tmp_path: Path, family: str, wei
 @pytest.mark.parametrize("layers", ["0-2", "2-4", "4-6", "3-4"])
 def test_any_part_of_a_model_is_compiled(tmp_path: Path, layers: str):
     path, held = _saved(tmp_path, "qwen3"), LayerRange.parse(layers)
-    expected = _answer(_runner(path, WeightFormat.INT8, held))
+    expected = answer_of(_runner(path, WeightFormat.INT8, held))
 
-    answer = _answer(_compiled(path, WeightFormat.INT8, held))
+    answer = answer_of(_compiled(path, WeightFormat.INT8, held))
 
     assert distance(answer, expected) < CLOSENESS[WeightFormat.INT8].noise
 
@@ -123,7 +94,7 @@ def test_rows_of_several_sessions_come_out_as_they_would_alone(
     pasts = (5, 255, 0)
     alone, together = ([_filled(lean, *each) for each in enumerate(pasts)] for _ in range(2))
     parts = [
-        _part(_entering(lean, past + length, seed), past, past + length)
+        positions_of(entering_of(lean, past + length, seed), past, past + length)
         for seed, (past, length) in enumerate(zip(pasts, lengths, strict=True))
     ]
 
@@ -144,13 +115,13 @@ def test_rows_of_several_sessions_come_out_as_they_would_alone(
 def _filled(runner: Runner, seed: int, past: int) -> Any:
     cache = runner.new_cache(runner.held)
     if past:
-        runner.passing(_entering(runner, past, seed), runner.held, [Segment(0, past, cache)])
+        runner.passing(entering_of(runner, past, seed), runner.held, [Segment(0, past, cache)])
     return cache
 
 
 def test_logits_of_some_rows_are_those_among_all(tmp_path: Path):
     lean = _compiled(_saved(tmp_path, "llama"), WeightFormat.INT8)
-    ids = _entering(lean, 9)
+    ids = entering_of(lean, 9)
 
     with torch.inference_mode():
         every = lean.logits(ids, WHOLE, [Segment(0, 9, None)], range(9))
@@ -162,7 +133,7 @@ def test_logits_of_some_rows_are_those_among_all(tmp_path: Path):
 def test_what_enters_is_not_written_to(tmp_path: Path):
     """A node may keep it, to send it again."""
     lean = _compiled(_saved(tmp_path, "qwen3"), WeightFormat.INT8, LayerRange(2, 4))
-    entering = _entering(lean, 5)
+    entering = entering_of(lean, 5)
     before = entering.hidden.clone()
 
     with torch.inference_mode():
@@ -173,7 +144,7 @@ def test_what_enters_is_not_written_to(tmp_path: Path):
 
 def test_what_enters_may_have_gaps(tmp_path: Path):
     lean = _compiled(_saved(tmp_path, "llama"), WeightFormat.INT8, LayerRange(2, 4))
-    entering = _entering(lean, 5)
+    entering = entering_of(lean, 5)
     gaps = Passing(entering.hidden.transpose(1, 2).contiguous().transpose(1, 2))
 
     with torch.inference_mode():
@@ -192,7 +163,7 @@ def test_loops_are_left_alone_where_they_answer_otherwise(tmp_path: Path):
     lean = _runner(path, WeightFormat.INT8, compiled=strict)
 
     assert lean.attention == plain.attention
-    assert torch.equal(_answer(lean), _answer(plain))
+    assert torch.equal(answer_of(lean), answer_of(plain))
 
 
 def test_weights_in_floating_point_are_not_compiled(tmp_path: Path):
@@ -235,30 +206,7 @@ def test_without_numba_the_plain_forward_serves(tmp_path: Path, monkeypatch: pyt
     assert shard.description.arithmetic != with_it.arithmetic
 
 
-class _Counting(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.operators: list[str] = []
-
-    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None):
-        self.operators.append(str(operator))
-        return operator(*args, **(kwargs or {}))
-
-
-@torch.inference_mode()
-def _operators_of_a_layer(runner: Runner) -> int:
-    """At one token: what one layer more takes. Masks are made once for all layers."""
-    counts = []
-    for layers in (LayerRange(0, 4), LayerRange(0, 5)):
-        cache = runner.new_cache(layers)
-        runner.passing(_entering(runner, 3), layers, [Segment(0, 3, cache)])
-        with _Counting() as counting:
-            runner.passing(_entering(runner, 1), layers, [Segment(3, 1, cache)])
-        counts.append(len(counting.operators))
-    return counts[1] - counts[0]
-
-
 @pytest.mark.parametrize("weights", FORMATS, ids=lambda weights: weights.value)
 def test_a_compiled_layer_takes_few_operators(tmp_path: Path, weights: WeightFormat):
     """Four products and the attention: each costs one to eight microseconds."""
-    assert _operators_of_a_layer(_compiled(_saved(tmp_path, "llama"), weights)) <= 24
+    assert operators_of_a_layer(_compiled(_saved(tmp_path, "llama"), weights)) <= 24

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.families import LAYERS, VOCAB_SIZE, save_family
-from torch.utils._python_dispatch import TorchDispatchMode
+from tests.runners import answer_of, entering_of, operators_of_a_layer
 
 from meshnet.core.vocabulary import LayerRange, WeightFormat
 from meshnet.engine.checkpoint import read_config
@@ -19,15 +19,13 @@ from meshnet.engine.interface import GridAttention
 from meshnet.engine.lean import LeanRunner
 from meshnet.engine.lean_choice import lean_runner
 from meshnet.engine.quantising import weight_bytes
-from meshnet.engine.runner import Passing, Runner, Segment
+from meshnet.engine.runner import Passing, Runner, Segment, positions_of
 
 WHOLE = LayerRange(0, LAYERS)
 CONTEXT = 512
 LEAN = ("llama", "llama-tied", "qwen2", "qwen2-swa", "qwen3", "mistral-swa", "seed_oss")
 OTHERS = ("gemma", "gemma2", "gemma3", "phi3", "olmo2", "granite", "qwen3_moe", "stablelm", "glm4")
 FORMATS = (WeightFormat.FP32, WeightFormat.INT8, WeightFormat.INT8_FAST)
-STEPS = ((0, 250), (250, 253), (253, 254), (254, 255), (255, 256), (256, 257), (257, 270))
-"""A prefill, chunks and single positions, across the end of a cell."""
 
 
 @dataclass(frozen=True)
@@ -55,43 +53,15 @@ def _lean(path: Path, weights: WeightFormat, layers: LayerRange = WHOLE) -> Lean
     return lean
 
 
-def _entering(runner: Runner, length: int, seed: int = 0) -> torch.Tensor | Passing:
-    generator = torch.Generator().manual_seed(seed)
-    if runner.held.start == 0:
-        return torch.randint(0, VOCAB_SIZE, (1, length), generator=generator)
-    return Passing(torch.randn(1, length, runner.hidden_size, generator=generator))
-
-
-def _part(entering: torch.Tensor | Passing, start: int, stop: int) -> torch.Tensor | Passing:
-    if isinstance(entering, Passing):
-        return Passing(entering.hidden[:, start:stop])
-    return entering[:, start:stop]
-
-
-@torch.inference_mode()
-def _answer(runner: Runner) -> torch.Tensor:
-    """Hidden states or logits of a session that goes through `STEPS`."""
-    entering, cache, answers = _entering(runner, STEPS[-1][1]), runner.new_cache(runner.held), []
-    for start, stop in STEPS:
-        segments = [Segment(start, stop - start, cache)]
-        part = _part(entering, start, stop)
-        if runner.held.stop == runner.total:
-            answers.append(runner.logits(part, runner.held, segments, range(stop - start)))
-        else:
-            answers.append(runner.passing(part, runner.held, segments).hidden[0])
-    assert cache.length == STEPS[-1][1]
-    return torch.cat(answers)
-
-
 @pytest.mark.parametrize("family", LEAN)
 @pytest.mark.parametrize("weights", FORMATS, ids=lambda weights: weights.value)
 def test_the_short_forward_answers_like_transformers_own(
     tmp_path: Path, family: str, weights: WeightFormat
 ):
     path = save_family(tmp_path, family, max_position_embeddings=CONTEXT)
-    expected = _answer(_load(path, weights).generic)
+    expected = answer_of(_load(path, weights).generic)
 
-    answer = _answer(_lean(path, weights))
+    answer = answer_of(_lean(path, weights))
 
     if weights is WeightFormat.FP32:
         torch.testing.assert_close(answer, expected, atol=2e-4, rtol=1e-5)
@@ -104,9 +74,9 @@ def test_the_short_forward_answers_like_transformers_own(
 def test_it_runs_any_part_of_a_model(tmp_path: Path, layers: str):
     path = save_family(tmp_path, "qwen3", max_position_embeddings=CONTEXT)
     held = LayerRange.parse(layers)
-    expected = _answer(_load(path, WeightFormat.INT8, held).generic)
+    expected = answer_of(_load(path, WeightFormat.INT8, held).generic)
 
-    answer = _answer(_lean(path, WeightFormat.INT8, held))
+    answer = answer_of(_lean(path, WeightFormat.INT8, held))
 
     assert torch.equal(answer, expected)
 
@@ -134,12 +104,12 @@ def test_a_model_of_another_skeleton_keeps_transformers_forward(tmp_path: Path, 
     loaded = _load(
         save_family(tmp_path, family, max_position_embeddings=CONTEXT), WeightFormat.FP32
     )
-    before = _answer(loaded.generic)
+    before = answer_of(loaded.generic)
 
     lean = loaded.lean()
 
     assert lean is None
-    assert torch.equal(_answer(loaded.generic), before)
+    assert torch.equal(answer_of(loaded.generic), before)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +178,7 @@ def test_rows_of_several_sessions_come_out_as_they_would_alone(
     pasts = (5, 255, 0)
     alone, together = ([_filled(lean, *each) for each in enumerate(pasts)] for _ in range(2))
     parts = [
-        _part(_entering(lean, past + length, seed), past, past + length)
+        positions_of(entering_of(lean, past + length, seed), past, past + length)
         for seed, (past, length) in enumerate(zip(pasts, lengths, strict=True))
     ]
 
@@ -232,14 +202,14 @@ def test_rows_of_several_sessions_come_out_as_they_would_alone(
 def _filled(runner: Runner, seed: int, past: int) -> Any:
     cache = runner.new_cache(runner.held)
     if past:
-        entering = _entering(runner, past, seed)
+        entering = entering_of(runner, past, seed)
         runner.passing(entering, runner.held, [Segment(0, past, cache)])
     return cache
 
 
 def test_logits_of_some_rows_are_those_among_all(tmp_path: Path):
     lean = _lean(save_family(tmp_path, "llama"), WeightFormat.INT8)
-    ids = _entering(lean, 9)
+    ids = entering_of(lean, 9)
 
     with torch.inference_mode():
         every = lean.logits(ids, WHOLE, [Segment(0, 9, None)], range(9))
@@ -251,7 +221,7 @@ def test_logits_of_some_rows_are_those_among_all(tmp_path: Path):
 def test_what_enters_is_not_written_to(tmp_path: Path):
     """A node may keep it, to send it again."""
     lean = _lean(save_family(tmp_path, "qwen3"), WeightFormat.FP32, LayerRange(2, 4))
-    entering = _entering(lean, 5)
+    entering = entering_of(lean, 5)
     assert isinstance(entering, Passing)
     before = entering.hidden.clone()
 
@@ -274,29 +244,6 @@ def test_joined_weights_are_held_once(tmp_path: Path, weights: WeightFormat):
     assert not hasattr(layer.mlp, "up_proj")
 
 
-class _Counting(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.operators: list[str] = []
-
-    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None):
-        self.operators.append(str(operator))
-        return operator(*args, **(kwargs or {}))
-
-
-@torch.inference_mode()
-def _operators_of_a_layer(runner: Runner) -> int:
-    """At one token: what one layer more takes. Masks are made once for all layers."""
-    counts = []
-    for layers in (LayerRange(0, 4), LayerRange(0, 5)):
-        cache = runner.new_cache(layers)
-        runner.passing(_entering(runner, 3), layers, [Segment(0, 3, cache)])
-        with _Counting() as counting:
-            runner.passing(_entering(runner, 1), layers, [Segment(3, 1, cache)])
-        counts.append(len(counting.operators))
-    return counts[1] - counts[0]
-
-
 @pytest.mark.parametrize(
     ("weights", "operators_max"),
     [(WeightFormat.FP32, 48), (WeightFormat.INT8, 104), (WeightFormat.INT8_FAST, 80)],
@@ -305,9 +252,9 @@ def _operators_of_a_layer(runner: Runner) -> int:
 def test_a_layer_takes_few_operators(tmp_path: Path, weights: WeightFormat, operators_max: int):
     """Each costs one to eight microseconds, at a token more than a small model's products."""
     path = save_family(tmp_path, "llama")
-    generic = _operators_of_a_layer(_load(path, weights).generic)
+    generic = operators_of_a_layer(_load(path, weights).generic)
 
-    operators = _operators_of_a_layer(_lean(path, weights))
+    operators = operators_of_a_layer(_lean(path, weights))
 
     assert operators <= operators_max
     assert operators < 0.65 * generic

@@ -1,0 +1,61 @@
+"""Steps through a runner's layers, whichever forward it is, and what a layer of it takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tests.families import VOCAB_SIZE
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from meshnet.core.vocabulary import LayerRange
+from meshnet.engine.runner import Passing, Runner, Segment, positions_of
+
+STEPS = ((0, 250), (250, 253), (253, 254), (254, 255), (255, 256), (256, 257), (257, 270))
+"""A prefill, chunks and single positions, across the end of a cell."""
+
+
+def entering_of(runner: Runner, length: int, seed: int = 0) -> Any:
+    """Random ids or hidden states, as the runner's first layer takes them."""
+    generator = torch.Generator().manual_seed(seed)
+    if runner.held.start == 0:
+        return torch.randint(0, VOCAB_SIZE, (1, length), generator=generator)
+    return Passing(torch.randn(1, length, runner.hidden_size, generator=generator))
+
+
+@torch.inference_mode()
+def answer_of(runner: Runner) -> torch.Tensor:
+    """Hidden states or logits of a session that goes through `STEPS`."""
+    sequence, cache, answers = entering_of(runner, STEPS[-1][1]), runner.new_cache(runner.held), []
+    for start, stop in STEPS:
+        segments = [Segment(start, stop - start, cache)]
+        part = positions_of(sequence, start, stop)
+        if runner.held.stop == runner.total:
+            answers.append(runner.logits(part, runner.held, segments, range(stop - start)))
+        else:
+            answers.append(runner.passing(part, runner.held, segments).hidden[0])
+    assert cache.length == STEPS[-1][1]
+    return torch.cat(answers)
+
+
+class _Counting(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: list[str] = []
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None):
+        self.operators.append(str(operator))
+        return operator(*args, **(kwargs or {}))
+
+
+@torch.inference_mode()
+def operators_of_a_layer(runner: Runner) -> int:
+    """At one token: what one layer more takes. Masks are made once for all layers."""
+    counts = []
+    for layers in (LayerRange(0, 4), LayerRange(0, 5)):
+        cache = runner.new_cache(layers)
+        runner.passing(entering_of(runner, 3), layers, [Segment(0, 3, cache)])
+        with _Counting() as counting:
+            runner.passing(entering_of(runner, 1), layers, [Segment(3, 1, cache)])
+        counts.append(len(counting.operators))
+    return counts[1] - counts[0]
