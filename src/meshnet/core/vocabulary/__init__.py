@@ -1,0 +1,95 @@
+"""The words every other module speaks: ids, layer ranges, activations, steps, descriptions.
+
+Values only, and the errors; everybody imports them from here. Each value is valid once constructed;
+sizes are bytes, lengths are tokens, layer ranges are half-open. Shapes are named in the glossary
+(docs/glossary.md).
+"""
+
+from meshnet.core.errors import (
+    BadField,
+    HopLost,
+    KVCacheMiss,
+    MeshnetError,
+    MissReason,
+    ModelError,
+    NoRoom,
+    NoTemplate,
+    NumericalError,
+    StaleAttempt,
+    StepTorn,
+    TemplateError,
+    TextTooLong,
+    TooLarge,
+    WrongShard,
+)
+from meshnet.core.vocabulary.activations import HIDDEN, Activation, Buffer, DType, TensorSpec
+from meshnet.core.vocabulary.descriptions import (
+    Capabilities,
+    KVBytes,
+    NodeDescription,
+    SessionDescription,
+    ShardDescription,
+    WeightFormat,
+)
+from meshnet.core.vocabulary.drawing import (
+    DRAFTS_MAX,
+    LOGIT_BIAS_MAX,
+    LOGPROBS_MAX,
+    POSITIONS_MAX,
+    TOKEN_ID_MAX,
+    Drawn,
+    SampledToken,
+    SamplingParams,
+    TokenLogprob,
+)
+from meshnet.core.vocabulary.identity import WIRE_VERSION, ModelId, NodeId, SessionId
+from meshnet.core.vocabulary.layers import LayerRange, check_cover
+from meshnet.core.vocabulary.routes import Hop, Route
+from meshnet.core.vocabulary.steps import ShardStep
+
+__all__ = [
+    "DRAFTS_MAX",
+    "HIDDEN",
+    "LOGIT_BIAS_MAX",
+    "LOGPROBS_MAX",
+    "POSITIONS_MAX",
+    "TOKEN_ID_MAX",
+    "WIRE_VERSION",
+    "Activation",
+    "BadField",
+    "Buffer",
+    "Capabilities",
+    "DType",
+    "Drawn",
+    "Hop",
+    "HopLost",
+    "KVBytes",
+    "KVCacheMiss",
+    "LayerRange",
+    "MeshnetError",
+    "MissReason",
+    "ModelError",
+    "ModelId",
+    "NoRoom",
+    "NoTemplate",
+    "NodeDescription",
+    "NodeId",
+    "NumericalError",
+    "Route",
+    "SampledToken",
+    "SamplingParams",
+    "SessionDescription",
+    "SessionId",
+    "ShardDescription",
+    "ShardStep",
+    "StaleAttempt",
+    "StepTorn",
+    "TemplateError",
+    "TensorSpec",
+    "TextTooLong",
+    "TokenLogprob",
+    "TooLarge",
+    "WeightFormat",
+    "WrongShard",
+    "check_cover",
+]

@@ -1,0 +1,114 @@
+"""What shards, sessions and nodes tell of themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from meshnet.core.vocabulary.activations import DType
+from meshnet.core.vocabulary.identity import ModelId, NodeId, SessionId
+from meshnet.core.vocabulary.layers import LayerRange
+
+
+class WeightFormat(Enum):
+    """How weights are held in memory; int8 ones take activations in fp32."""
+
+    INT8 = "int8"
+    INT8_FAST = "int8-fast"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP32 = "fp32"
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a shard found out about itself at load (architecture, section 5)."""
+
+    kv_cache: bool
+    multi_token: bool
+    truncate: bool = False
+    """A session can be shortened, and answers then as if it had never been longer."""
+    batch: bool = False
+    """Steps of several sessions may share a call."""
+    exact: bool = False
+    """A position's result is bitwise the same in every chunk, batch, refill and truncation."""
+
+
+@dataclass(frozen=True, slots=True)
+class KVBytes:
+    """Bytes a session of n tokens takes on a shard: fixed + per_token * n, before slack.
+
+    Tokens count in whole cells of `grid`, since so they are allocated.
+    """
+
+    per_token: int
+    fixed: int = 0
+    grid: int = 1
+
+    def of(self, tokens: int) -> int:
+        return self.fixed + self.per_token * (-(-tokens // self.grid) * self.grid)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardDescription:
+    """One loaded shard as `GET /node` tells it."""
+
+    model: ModelId
+    fingerprint: str
+    """Digest of config, weights' names and shapes, tokenizer: equal on all nodes of a model."""
+    layers: LayerRange
+    layers_total: int
+    dtype: DType
+    hidden_size: int
+    vocab_size: int
+    context_length: int
+    capabilities: Capabilities
+    kv_bytes: KVBytes
+    """For all layers held."""
+    weight_bytes: int
+    bytes_read: int
+    arithmetic: str
+    """Digest of what decides the low bits: format, library versions, attention, device kind."""
+    inseparable: tuple[LayerRange, ...] = ()
+    """Runs of layers that no route may cut (KV sharing)."""
+    weights: str = ""
+    """A `WeightFormat`, or what a later version calls its own; empty: an older node."""
+    operators: str = ""
+    """What multiplies the weights, as its self-test chose."""
+
+    @property
+    def is_tail(self) -> bool:
+        return self.layers.stop == self.layers_total
+
+
+@dataclass(frozen=True, slots=True)
+class SessionDescription:
+    session: SessionId
+    layers: LayerRange
+    length: int
+    prefix: str | None
+    attempt: int | None
+    kv_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDescription:
+    """A node as `GET /node` tells it."""
+
+    node: NodeId
+    wire: int
+    pid: int
+    ready: bool
+    shards: tuple[ShardDescription, ...]
+    sessions: int
+    sessions_max: int
+    kv_bytes: int
+    kv_bytes_max: int
+    compute_s: float
+    steps: int
+    device: str = "cpu"
+    stream: bool = False
+    """Sessions may have streams (docs/wire.md); without one, each step is a request."""
+    chain: bool = False
+    peers: tuple[NodeId, ...] = ()
+    """It answers steps that were handed on to it, and hands its own on to these nodes."""
