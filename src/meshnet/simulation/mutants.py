@@ -23,7 +23,9 @@ from meshnet.core.generation.transcript import (
 )
 from meshnet.core.protocol.messages import ActivationReply, ForwardRequest, Refusal, Reply
 from meshnet.core.sessions import store as sessions_store
+from meshnet.core.sessions.budget import ByteBudget
 from meshnet.core.sessions.entry import EvictionReason, SessionCacheEntry
+from meshnet.core.sessions.rooms import Rooms
 from meshnet.core.sessions.store import SessionCacheStore
 from meshnet.core.vocabulary import (
     Activation,
@@ -79,6 +81,12 @@ class StaleAbandonFreesNewer(Real):
 class EvictsMostRecentlyUsed(Real):
     """Evicts the session that was used last."""
 
+    def __init__(self, *, budget: ByteBudget, sessions_max: int, **limits: Any) -> None:
+        super().__init__(budget=budget, sessions_max=sessions_max, **limits)
+        self._rooms = _MostRecentlyUsedFirst(self._shelf, budget, sessions_max)
+
+
+class _MostRecentlyUsedFirst(Rooms[Kept[ToyState]]):
     def _count_victim(self, elder: SessionId | None, now: float, *, anyone: bool) -> Any:
         entries = self._shelf.entries.values()
         used = {id(entry): entry.used_at for entry in entries}

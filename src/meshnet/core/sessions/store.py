@@ -18,25 +18,16 @@ from typing import Generic
 
 from meshnet.core.protocol.digest import PrefixDigest
 from meshnet.core.sessions import adopting
-from meshnet.core.sessions.budget import ByteBudget, Claim, Shelf, Victim, least_wanted
+from meshnet.core.sessions.budget import ByteBudget, Shelf
 from meshnet.core.sessions.checks import check_prefix, extensible, refuse_duplicate, refuse_older
 from meshnet.core.sessions.entry import C, Eviction, EvictionReason, Lease, SessionCacheEntry
+from meshnet.core.sessions.integrity import check_integrity
 from meshnet.core.sessions.known_ids import KnownIds
-from meshnet.core.vocabulary import (
-    KVCacheMiss,
-    LayerRange,
-    MissReason,
-    NoRoom,
-    SessionDescription,
-    SessionId,
-    TooLarge,
-)
+from meshnet.core.sessions.rooms import Rooms
+from meshnet.core.vocabulary import LayerRange, NoRoom, SessionDescription, SessionId
 
 FIRST_ATTEMPT = 1
 """A session's later attempts are refills of a generation that has run before."""
-
-RETRY_AFTER_S = 0.5
-"""A place frees by a release rather than by a pin running out, so those who wait ask often."""
 
 
 class SessionCacheStore(Generic[C]):
@@ -58,6 +49,7 @@ class SessionCacheStore(Generic[C]):
         self._budget = budget
         self._sessions_max = sessions_max
         self._shelf: Shelf[C] = Shelf(ttl_s=ttl_s, pin_s=pin_s)
+        self._rooms = Rooms(self._shelf, budget, sessions_max)
         budget.add(self._shelf)
 
     def reserve(
@@ -83,14 +75,14 @@ class SessionCacheStore(Generic[C]):
         entry = self._shelf.entries.get(session)
         if entry is not None:
             refuse_older(entry, attempt)
-        self._check_bound(bytes_needed)
+        self._rooms.check_bound(bytes_needed)
         borrows = (
             entry is None
             and adopt is not None
             and adopting.lend(self._shelf, adopt, session, layers)
         )
         try:
-            entry = self._place(session, layers, bytes_needed, anyone=False, now=now)
+            entry = self._rooms.place(session, layers, bytes_needed, anyone=False, now=now)
         except NoRoom:
             if borrows:
                 adopting.give_back(self._shelf, self._shelf.entries[session])
@@ -129,8 +121,8 @@ class SessionCacheStore(Generic[C]):
         if entry is not None:
             refuse_older(entry, attempt)
             refuse_duplicate(entry, attempt)
-        self._check_bound(bytes_needed)
-        entry = self._place(
+        self._rooms.check_bound(bytes_needed)
+        entry = self._rooms.place(
             session,
             layers,
             bytes_needed,
@@ -177,10 +169,10 @@ class SessionCacheStore(Generic[C]):
         else:
             entry = adopting.adoptable(self._shelf, session, adopt, layers, attempt)
         check_prefix(entry, past_length, prefix, truncate=truncate)
-        self._check_bound(bytes_needed)
+        self._rooms.check_bound(bytes_needed)
         if adopt is not None:
             adopting.take_over(self._shelf, entry, session, attempt)
-        self._grow(entry, bytes_needed, now)
+        self._rooms.grow(entry, bytes_needed, now)
         entry.used_at, entry.lingers = now, False
         entry.lease = Lease(
             session,
@@ -298,102 +290,8 @@ class SessionCacheStore(Generic[C]):
 
     def check_integrity(self) -> None:
         """Assert what must hold between any two calls."""
-        entries = self._shelf.entries
-        assert len(entries) <= self._sessions_max, f"{len(entries)} sessions"
-        assert len({entry.created for entry in entries.values()}) == len(entries)
-        for session, entry in entries.items():
-            assert entry.session == session
-            assert min(entry.bytes, entry.length, entry.state_bytes) >= 0
-            assert (entry.state is None) == (entry.length == 0), f"{session}: state without length"
-            assert entry.digest is None or entry.digest.length == entry.length
-            assert entry.lease is None or entry.lease.session == session
-            assert entry.lease is None or entry.lease.truncate == (
-                entry.lease.length_before < entry.length
-            )
-            assert entry.lease is None or entry.lease.length_before <= entry.length
-            assert entry.prefilled or entry.state is None or entry.lent is not None
-            if entry.lent is not None:
-                assert entry.lease is None, f"{session}: leased while it is lent"
-                assert entry.state is not None, f"{session}: nothing is lent"
-                assert entry.lent.session not in entries, f"{session}: answers to two names"
+        check_integrity(self._shelf.entries, self._sessions_max)
 
     def _leased(self, lease: Lease[C]) -> SessionCacheEntry[C] | None:
         entry = self._shelf.entries.get(lease.session)
         return entry if entry is not None and entry.lease is lease else None
-
-    def _check_bound(self, bytes_needed: int) -> None:
-        if bytes_needed > self._budget.bytes_max:
-            bound = f"a session of at most {self._budget.bytes_max} bytes of KV cache"
-            raise TooLarge("tokens", bound, bytes_needed)
-
-    def _grow(self, entry: SessionCacheEntry[C], bytes_needed: int, now: float) -> None:
-        """Find room for an old session's next positions, or preempt the session itself."""
-        if bytes_needed <= entry.bytes:
-            return
-        claim = Claim(bytes_needed, entry.session, entry)
-        victims = self._budget.victims(claim, (), now)
-        if victims is None:
-            self._shelf.remove(entry, EvictionReason.PREEMPTED)
-            raise KVCacheMiss(MissReason.PREEMPTED, "older sessions need the bytes")
-        _evict(victims)
-
-    def _place(
-        self,
-        session: SessionId,
-        layers: LayerRange,
-        bytes_needed: int,
-        *,
-        anyone: bool,
-        now: float,
-        refilled: bool = False,
-    ) -> SessionCacheEntry[C]:
-        """Return the session's entry, made if need be, with room for its bytes. Raises NoRoom."""
-        entry = self._shelf.entries.get(session)
-        if entry is not None and bytes_needed <= entry.bytes:
-            return entry
-        out_of_the_way: list[Victim] = []
-        if entry is None:
-            elder = session if refilled else None
-            out_of_the_way = self._count_victim(elder, now, anyone=anyone)
-        elder = None if entry is None or entry.lent is not None else session
-        claim = Claim(bytes_needed, elder, entry, anyone=anyone)
-        victims = self._budget.victims(claim, out_of_the_way, now)
-        if victims is None:
-            raise NoRoom(
-                f"no room for {bytes_needed} bytes: {self._budget.bytes} of "
-                f"{self._budget.bytes_max} are taken",
-                RETRY_AFTER_S,
-            )
-        _evict([*out_of_the_way, *victims])
-        if entry is None:
-            entry = SessionCacheEntry(session, layers, self._budget.next_created(), now)
-            self._shelf.entries[session] = entry
-        return entry
-
-    def _count_victim(self, elder: SessionId | None, now: float, *, anyone: bool) -> list[Victim]:
-        """Say who frees a place for one more session, if one is needed. Raises NoRoom.
-
-        `elder` runs already and lost its place here. It takes that of a younger session, as it
-        would take its bytes: if each kept what the other needs, neither would ever go on.
-        """
-        entries = self._shelf.entries.values()
-        if len(entries) < self._sessions_max:
-            return []
-        if anyone:
-            candidates = [entry for entry in entries if entry.lease is None] or list(entries)
-        else:
-            candidates = [entry for entry in entries if not self._shelf.pinned(entry, now)]
-        if not candidates and elder is not None:
-            younger = [e for e in entries if e.lease is None and e.session > elder]
-            if younger:
-                youngest = max(younger, key=lambda entry: entry.session)
-                return [Victim(self._shelf, youngest, EvictionReason.PREEMPTED)]
-        if not candidates:
-            raise NoRoom(f"all {self._sessions_max} places are taken", RETRY_AFTER_S)
-        victim = min(candidates, key=least_wanted)
-        return [Victim(self._shelf, victim, EvictionReason.LRU)]
-
-
-def _evict(victims: Sequence[Victim]) -> None:
-    for victim in victims:
-        victim.shelf.remove(victim.entry, victim.reason)
