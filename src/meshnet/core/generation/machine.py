@@ -26,10 +26,10 @@ from dataclasses import replace
 from typing import assert_never
 
 from meshnet.core.generation.accounting import Accounts, GenerationStats
-from meshnet.core.generation.limits import GenerationLimits, RecoveryBudget
+from meshnet.core.generation.limits import GenerationLimits
 from meshnet.core.generation.pipeline import Pipeline, Question
 from meshnet.core.generation.questions import Questions
-from meshnet.core.generation.refusals import Verdict, failure_of, verdict_of
+from meshnet.core.generation.recovery import Recovery, Refill, Turn
 from meshnet.core.generation.requests import is_answer
 from meshnet.core.generation.sequence import CacheUse, Step, TokenSequence
 from meshnet.core.generation.states import (
@@ -41,7 +41,6 @@ from meshnet.core.generation.states import (
     Rerouting,
     State,
     Waiting,
-    late_failure,
     own_deadline,
 )
 from meshnet.core.generation.transcript import (
@@ -50,7 +49,6 @@ from meshnet.core.generation.transcript import (
     Delivered,
     Emit,
     Fail,
-    FailureCode,
     Finish,
     FinishReason,
     GenerationAction,
@@ -62,7 +60,6 @@ from meshnet.core.generation.transcript import (
     Release,
     Remains,
     Replied,
-    Reroute,
     Rerouted,
     Started,
     StepRef,
@@ -72,9 +69,6 @@ from meshnet.core.protocol.messages import ActivationReply, Mode, Refusal, Reply
 from meshnet.core.vocabulary import Hop, Route, SampledToken
 
 Actions = list[GenerationAction]
-
-WAITS_HERE = 2
-"""How often a node is waited for before another route is looked for, and so on in turn."""
 
 
 class Generation:
@@ -96,13 +90,15 @@ class Generation:
         jitter: Callable[[], float],
     ) -> None:
         sampling = replace(spec.sampling, prompt_length=len(spec.prompt))
-        self._spec, self._limits = replace(spec, sampling=sampling), limits
-        self._encode_text, self._jitter = encode_text, jitter
+        self._spec, self._encode_text = replace(spec, sampling=sampling), encode_text
         use = CacheUse.CACHED if route.kv_cache else CacheUse.NONE
         self._sequence = TokenSequence(spec.prompt, use, spec.adoption)
-        self._budget, self._accounts = RecoveryBudget(limits), Accounts()
+        self._accounts = Accounts()
         self._questions = Questions(
             self._spec, route, self._sequence, limits=limits, accounts=self._accounts
+        )
+        self._recovery = Recovery(
+            limits, self._sequence, self._questions, deadline_at=spec.deadline_at, jitter=jitter
         )
         self._state: State = Idle()
 
@@ -138,8 +134,8 @@ class Generation:
         """The time at which the machine must be ticked if nothing else happened before."""
         if self.done:
             return None
-        times = (own_deadline(self._state), self._budget.recover_by, self._spec.deadline_at)
-        return min(time for time in times if time is not None)
+        own = own_deadline(self._state)
+        return self._recovery.until if own is None else min(own, self._recovery.until)
 
     def handle(self, event: GenerationEvent, now: float) -> Actions:
         if isinstance(self._state, Done):
@@ -181,7 +177,7 @@ class Generation:
         hop = by or question.forward.hop
         self._accounts.answered(hop, reply, waited_s=now - question.asked_at)
         if isinstance(reply, Refusal):
-            return self._refused(question, hop, reply, now)
+            return self._turn(self._recovery.refused(question, hop, reply, now), now)
         is_tail = (expected := question.forward.hops[-1]) == self.route.hops[-1]
         if hop != expected or not is_answer(reply, question.step, is_tail=is_tail):
             return self._lose(hop, "answered something else than was asked", now)
@@ -192,7 +188,7 @@ class Generation:
         if question is None:
             return []
         if question.forward.chain and hop is None:
-            return self._break_chain(reason, now)
+            return self._turn(self._recovery.chain_broken(reason, now), now)
         return self._lose(hop or question.forward.hop, reason, now)
 
     def _alive(self, ref: StepRef, now: float) -> Actions:
@@ -211,15 +207,11 @@ class Generation:
         state = self._state
         if not isinstance(state, Rerouting) or state.ask_at is not None:
             return []
-        delay_s = self._limits.reroute.delay_s(state.tries, jitter=self._jitter())
-        self._state = replace(
-            state, tries=state.tries + 1, ask_at=now + delay_s, no_route=message, refusal=None
-        )
+        self._state = self._recovery.no_route(state, message, now)
         return []
 
     def _tick(self, now: float) -> Actions:
-        recover_by = self._budget.recover_by
-        if now >= self._spec.deadline_at or (recover_by is not None and now >= recover_by):
+        if now >= self._recovery.until:
             return self._out_of_time(now)
         match self._state:
             case Asking(pipeline) if (late := pipeline.overdue(now)) is not None:
@@ -239,7 +231,8 @@ class Generation:
         step, request = question.step, question.forward.request
         if request.mode is not Mode.STATELESS and reply.cached != step.length_after:
             if reply.cached is not None or request.mode is Mode.DECODE:
-                return self._recover(RefillReason.MISS, f"holds {reply.cached} positions", now)
+                short = f"holds {reply.cached} positions"
+                return self._turn(self._recovery.refill(RefillReason.MISS, short, now), now)
             # A prefill without confirmation: an older node, which would run a decode statelessly
             # and answer 200. Its answer to a whole prefill is right all the same.
             self._sequence.degrade(CacheUse.EACH_STEP)
@@ -278,85 +271,27 @@ class Generation:
                 return self._end([*emitted, Finish(ended, self.stats(now))], at_rest=True)
         if not tokens:
             return self._end([Finish(FinishReason.STOP, self.stats(now))])
-        self._budget.progress()
+        self._recovery.progress()
         self._state = Delivering()
         return emitted
 
-    # --- refusals and recovery ----------------------------------------------------------------
-
-    def _refused(self, question: Question, hop: Hop, refusal: Refusal, now: float) -> Actions:
-        match verdict_of(refusal, question.forward.request.mode):
-            case Verdict.MISS:
-                self._questions.missed(question.step)
-                return self._recover(RefillReason.MISS, refusal.message, now)
-            case Verdict.CHAIN_BROKEN:
-                return self._break_chain(f"{hop.node}: {refusal.message}", now)
-            case Verdict.CACHING_OFF:
-                self._sequence.degrade(CacheUse.NONE)
-                return self._refill(RefillReason.DEGRADED, now)
-            case Verdict.STALE:
-                self._questions.attempt += self._limits.attempt_jump
-                return self._recover(RefillReason.STALE, refusal.message, now)
-            case Verdict.WAIT:
-                return self._wait(hop, refusal, now)
-            case Verdict.MOVED:
-                return self._reroute(None, RefillReason.MOVED, refusal.message, now)
-            case Verdict.LOST:
-                return self._lose(hop, f"{refusal.code.wire_name}: {refusal.message}", now)
-            case Verdict.FATAL:
-                message = f"{hop.node}: {refusal.code.wire_name}: {refusal.message}"
-                return self._end([Fail(failure_of(refusal), message, refusal.retry_after_s)])
-
-    def _recover(self, reason: RefillReason, why: str, now: float) -> Actions:
-        return self._exhausted(why, now) or self._refill(reason, now)
-
-    def _break_chain(self, why: str, now: float) -> Actions:
-        """Nobody knows which hop failed: asked one by one, it shows."""
-        self._questions.leave_chain()
-        return self._recover(RefillReason.CHAIN, why, now)
-
-    def _wait(self, hop: Hop, refusal: Refusal, now: float) -> Actions:
-        exhausted = self._budget.spend_wait(self._sequence.generated)
-        if exhausted is not None:
-            message = f"{exhausted}; last: {refusal.message}"
-            return self._end([Fail(FailureCode.OVERLOADED, message, refusal.retry_after_s)])
-        spent_s = now - self._questions.filling_since
-        delay_s = self._limits.busy.delay_s(
-            self._budget.waits - 1,
-            jitter=self._jitter(),
-            at_least_s=self._limits.least_wait_s(refusal.retry_after_s, spent_s=spent_s),
-        )
-        self._sequence.forget_cached()
-        if self._budget.waits % WAITS_HERE:
-            self._state = Waiting(now + delay_s, refusal)
-            return []
-        ask = Reroute(hop, refusal.message, self._questions.fingerprint, lost=False)
-        self._state = Rerouting(ask, RefillReason.WAITED, 0, now + delay_s, refusal=refusal)
-        return []
+    # --- recovery -----------------------------------------------------------------------------
 
     def _lose(self, hop: Hop, why: str, now: float) -> Actions:
-        return self._reroute(hop, RefillReason.LOST, f"{hop.node}: {why}", now)
+        return self._turn(self._recovery.lost(hop, why, now), now)
 
-    def _reroute(self, lost: Hop | None, reason: RefillReason, why: str, now: float) -> Actions:
-        if self._remaining_s(now) <= 0.0:
-            return self._out_of_time(now)
-        if (ended := self._exhausted(why, now)) is not None:
-            return ended
-        ask = Reroute(lost, why, self._questions.fingerprint)
-        # A second loss in a row waits first: a node that dies on every step is not hammered.
-        repeated = self._budget.streak - 2
-        delay_s = self._limits.reroute.delay_s(repeated, jitter=self._jitter())
-        ask_at = None if repeated < 0 else now + delay_s
-        self._state = Rerouting(ask, reason, tries=0, ask_at=ask_at)
-        return [ask] if ask_at is None else []
-
-    def _exhausted(self, why: str, now: float) -> Actions | None:
-        """Spend one recovery; the end, if none was left."""
-        allowance_s = self._limits.step.of(self._sequence.length) * len(self.route.hops)
-        exhausted = self._budget.spend_refill(self._sequence.generated, now, allowance_s)
-        if exhausted is None:
-            return None
-        return self._end([Fail(FailureCode.UPSTREAM, f"{exhausted}; last: {why}")])
+    def _turn(self, turn: Turn, now: float) -> Actions:
+        match turn:
+            case Refill(reason):
+                return self._refill(reason, now)
+            case Fail():
+                return self._end([turn])
+            case Waiting():
+                self._state = turn
+                return []
+            case Rerouting():
+                self._state = turn
+                return [turn.ask] if turn.ask_at is None else []
 
     def _refill(self, reason: RefillReason, now: float) -> Actions:
         self._sequence.forget_cached()
@@ -370,7 +305,7 @@ class Generation:
         return self._ask(self._questions.next_steps(now), now)
 
     def _ask(self, pipeline: Pipeline, now: float) -> Actions:
-        if (remaining_s := self._remaining_s(now)) <= 0.0:
+        if (remaining_s := self._recovery.until - now) <= 0.0:
             return self._out_of_time(now)
         self._state = Asking(pipeline)
         return [*self._questions.ask(pipeline, remaining_s=remaining_s, now=now)]
@@ -380,14 +315,8 @@ class Generation:
 
     # --- time and the end ---------------------------------------------------------------------
 
-    def _remaining_s(self, now: float) -> float:
-        recover_by = self._budget.recover_by
-        until = self._spec.deadline_at
-        return (until if recover_by is None else min(until, recover_by)) - now
-
     def _out_of_time(self, now: float) -> Actions:
-        passed = now >= self._spec.deadline_at
-        return self._end([late_failure(self._state, deadline_passed=passed)])
+        return self._end([self._recovery.late(self._state, now)])
 
     def _end(self, last: Actions, *, at_rest: bool = False) -> Actions:
         """Release comes first: a consumer that leaves after the last token cannot prevent it."""

@@ -7,12 +7,7 @@ from dataclasses import dataclass
 from meshnet.core.generation.pipeline import Pipeline
 from meshnet.core.generation.sequence import Adoption
 from meshnet.core.generation.stopping import StopRules
-from meshnet.core.generation.transcript import (
-    Fail,
-    FailureCode,
-    RefillReason,
-    Reroute,
-)
+from meshnet.core.generation.transcript import RefillReason, Reroute
 from meshnet.core.protocol.messages import Refusal
 from meshnet.core.vocabulary import SamplingParams, SessionId
 
@@ -88,15 +83,3 @@ def own_deadline(state: State) -> float | None:
             return ask_at
         case _:
             return None
-
-
-def late_failure(state: State, *, deadline_passed: bool) -> Fail:
-    """Say what a generation that ran out of time was waiting for."""
-    match state:
-        case Waiting(_, Refusal() as refusal) | Rerouting(refusal=Refusal() as refusal):
-            return Fail(FailureCode.OVERLOADED, refusal.message, refusal.retry_after_s)
-        case Rerouting(ask, no_route=message):
-            return Fail(FailureCode.NO_ROUTE, message or ask.reason)
-    if deadline_passed:
-        return Fail(FailureCode.TIMEOUT, "the request's deadline has passed")
-    return Fail(FailureCode.UPSTREAM, "no new token in the time for recovery")
