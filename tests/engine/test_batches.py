@@ -77,7 +77,7 @@ def tail(long_llama: Path) -> TorchModelShard:
 
 
 @pytest.mark.parametrize("layers", [HEAD, MIDDLE, TAIL, WHOLE], ids=str)
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
+@pytest.mark.parametrize("family", ["llama", "gemma3", "deepseek_v3", "opt"])
 def test_steps_of_several_sessions_come_out_as_each_would_alone(
     tmp_path: Path, family: str, layers: LayerRange
 ):

@@ -118,8 +118,7 @@ def test_a_shard_finds_out_that_it_is_exact(whole: Callable[[str], Whole], name:
 
     assert capabilities.exact
     assert capabilities.truncate
-    # MLA makes keys anew from all that is cached: one session at a time.
-    assert capabilities.batch == (name != "deepseek_v3")
+    assert capabilities.batch
 
 
 @pytest.mark.parametrize("name", NAMES)

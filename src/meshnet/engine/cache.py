@@ -29,7 +29,6 @@ from typing import Any
 
 from torch import Tensor
 from transformers.cache_utils import (
-    Cache,
     CacheLayerMixin,
     DummyLayer,
     DynamicCache,
@@ -61,6 +60,11 @@ def rows_of(keys: Tensor) -> Sequence[Rows] | None:
     return rows
 
 
+def mark_rows(keys: Tensor, rows: Sequence[Rows]) -> None:
+    """Let `keys` say whose rows they are."""
+    setattr(keys, _ROWS, rows)
+
+
 class KVLayer(CacheLayerMixin):  # type: ignore[misc]
     """Keys and values of one layer; `window` positions up to its own are what a row sees."""
 
@@ -81,7 +85,7 @@ class KVLayer(CacheLayerMixin):  # type: ignore[misc]
         self.buffer.append(key_states[0], value_states[0])
         keys_HSD, values_HSD = self.buffer.last(before + length)
         keys_BHSD = keys_HSD[None]
-        setattr(keys_BHSD, _ROWS, (Rows(self.buffer, length),))
+        mark_rows(keys_BHSD, (Rows(self.buffer, length),))
         return keys_BHSD, values_HSD[None]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -95,27 +99,6 @@ class KVLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def get_max_length(self) -> int:
         return -1 if self.buffer.window is None else self.buffer.window
-
-
-class _SharedLayer(DummyLayer):  # type: ignore[misc]
-    """One layer of several sessions, whose rows stand one after the other."""
-
-    def __init__(self, parts: Sequence[tuple[KVBuffer, int]]) -> None:
-        super().__init__()
-        self._parts = parts
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Append every row to its own session's buffer; what it returns says whose they are."""
-        start = 0
-        for buffer, length in self._parts:
-            rows = slice(start, start + length)
-            buffer.append(key_states[0, :, rows], value_states[0, :, rows])
-            start += length
-        keys = key_states.view(key_states.shape)
-        setattr(keys, _ROWS, tuple(Rows(buffer, length) for buffer, length in self._parts))
-        return keys, value_states
 
 
 class _LocalLayers:
@@ -170,27 +153,6 @@ class _LocalLayers:
 
 class ShardCache(_LocalLayers, DynamicCache):  # type: ignore[misc]
     """`DynamicCache` for a range of layers at absolute indices."""
-
-
-def together(caches: Sequence[Any], lengths: Sequence[int]) -> Cache:
-    """What a forward over rows of several sessions updates: `lengths` rows for each of `caches`.
-
-    Only caches whose layers all are `KVLayer` can be together.
-    """
-    layers = []
-    for index, layer in enumerate(caches[0].layers):
-        if isinstance(layer, KVLayer):
-            buffers = [cache.layers[index].buffer for cache in caches]
-            layers.append(_SharedLayer(list(zip(buffers, lengths, strict=True))))
-        else:
-            layers.append(layer)
-    return Cache(layers=layers)
-
-
-def can_be_together(cache: Any) -> bool:
-    return bool(cache.layers) and all(
-        isinstance(layer, KVLayer | DummyLayer) for layer in cache.layers
-    )
 
 
 def cache_class(decoder: Any) -> type[Any]:

@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 
 from meshnet.core.vocabulary import LayerRange
-from meshnet.engine.cache import cache_class, can_be_together, new_cache, together
+from meshnet.engine.cache import cache_class, new_cache
 from meshnet.engine.interface import implementations, is_ours
 from meshnet.engine.rotary import dynamic_rotaries
 from meshnet.engine.runner import Passing, Segment
+from meshnet.engine.together import LAYOUT, SharedCache, can_be_together, layout_of
 from meshnet.engine.trimming import TrimmedLayers
 
 
@@ -48,6 +49,8 @@ class LayerRunner:
         self.per_layer_width: int = 0
         if hasattr(self._decoder, "project_per_layer_inputs"):
             self.per_layer_width = getattr(text, "hidden_size_per_layer_input", 0) or 0
+        # MLA keeps what keys and values are made of, and makes them anew in every step.
+        self._latent: bool = getattr(text, "kv_lora_rank", None) is not None
         self.hidden_size: int = text.hidden_size
         self.vocab_size: int = text.vocab_size
         self.held, self.total = self._layers.held, self._layers.total
@@ -118,13 +121,16 @@ class LayerRunner:
         self, entering: Tensor | Passing, layers: LayerRange, segments: Sequence[Segment]
     ) -> dict[str, Any]:
         cache = segments[0].cache
+        arguments: dict[str, Any] = {}
         if len(segments) > 1:
             caches, lengths = [s.cache for s in segments], [s.length for s in segments]
-            cache = together(caches, lengths)
+            cache = SharedCache(caches, lengths, latent=self._latent)
+            if self._latent:
+                arguments[LAYOUT] = layout_of(caches, lengths)
         self._layers.show(layers)
         for rotary in self._dynamic_rotaries:
             rotary.forget()
-        arguments: dict[str, Any] = {"use_cache": cache is not None}
+        arguments["use_cache"] = cache is not None
         if isinstance(entering, Passing):
             # Only shape, type and device of `inputs_embeds` matter: Entry drops what comes of it.
             leading = len(self.leading_axes)

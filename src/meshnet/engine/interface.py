@@ -28,6 +28,7 @@ from meshnet.core.vocabulary import LayerRange
 from meshnet.engine.attention import Masks, Shape, attend, attend_each
 from meshnet.engine.cache import Rows, rows_of
 from meshnet.engine.kv import KEY_GRID, KVBuffer
+from meshnet.engine.together import LAYOUT, Layout
 
 IGNORED = frozenset(
     (
@@ -128,6 +129,7 @@ def _attention(
     **others: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls. Takes BHTD, returns BTHD and no weights."""
+    layout: Layout | None = others.pop(LAYOUT, None)
     unknown = [name for name, value in others.items() if value is not None and name not in IGNORED]
     if attention_mask is not None or is_causal is False or dropout or unknown:
         raise UnsupportedAttention(f"attention with {unknown or 'a mask, dropout or no order'}")
@@ -138,7 +140,7 @@ def _attention(
     )
     query_THD = query[0].transpose(0, 1)
     outputs, start = [], 0
-    for rows in rows_of(key) or (_laid_out(key, value, query.shape[2], sliding_window),):
+    for rows in rows_of(key) or _laid_out(key, value, query.shape[2], sliding_window, layout):
         outputs.append(settings.attend(query_THD[start : start + rows.length], rows, shape))
         start += rows.length
     output_THD = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
@@ -151,11 +153,16 @@ def _call(query: Tensor, key: Tensor, value: Tensor) -> AttentionCall:
     return AttentionCall(query.shape[1], key.shape[1], query.shape[-1], value.shape[-1])
 
 
-def _laid_out(key: Tensor, value: Tensor, length: int, window: int | None) -> Rows:
-    """Keys made anew for this step, in a buffer of its own. The first is at position 0."""
-    buffer = KVBuffer(window)
-    buffer.append(key[0], value[0])
-    return Rows(buffer, length)
+def _laid_out(
+    key: Tensor, value: Tensor, length: int, window: int | None, layout: Layout | None
+) -> Iterator[Rows]:
+    """Keys made anew for this step, each session's in a buffer of its own, from position 0 on."""
+    start = 0
+    for keys, rows in layout or ((key.shape[2], length),):
+        buffer = KVBuffer(window)
+        buffer.append(key[0, :, start : start + keys], value[0, :, start : start + keys])
+        start += keys
+        yield Rows(buffer, rows)
 
 
 def _sdpa(query_THD: Tensor, rows: Rows, shape: Shape) -> Tensor:
