@@ -224,3 +224,30 @@ def test_a_job_may_end_after_its_loop_is_gone() -> None:
     free.set()
 
     assert thread.close(deadline_s=30.0)
+
+
+async def test_a_thread_rests_once_after_work() -> None:
+    loop = asyncio.get_running_loop()
+    rested: asyncio.Queue[int] = asyncio.Queue()
+    resting = ComputeThread(
+        name="c",
+        rest_s=0.0,
+        on_rest=lambda: loop.call_soon_threadsafe(rested.put_nowait, threading.get_ident()),
+    )
+
+    ident = await resting.run(threading.get_ident)
+    first = await rested.get()
+    again = await resting.run(threading.get_ident)
+    second = await rested.get()
+
+    assert (first, second) == (ident, again)
+    assert resting.close(deadline_s=30.0)
+    assert rested.empty()
+
+
+async def test_a_thread_that_never_worked_does_not_rest() -> None:
+    rests: list[str] = []
+    resting = ComputeThread(name="c", rest_s=0.0, on_rest=lambda: rests.append("rest"))
+
+    assert resting.close(deadline_s=30.0)
+    assert rests == []

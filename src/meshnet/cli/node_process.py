@@ -109,7 +109,7 @@ class _Node:
             level=settings.log_level,
             role="node",
         )
-        self._compute = ComputeThread(name="compute")
+        self._compute = ComputeThread(name="compute", on_rest=_give_back)
         self._service: NodeService[Any] = NodeService(
             node=NodeId(self._url),
             pid=os.getpid(),
@@ -159,6 +159,7 @@ class _Node:
         # Half a million objects of libraries stay for good: no collection may visit them again,
         # neither between two tokens nor, for seconds, at the end of the process.
         gc.freeze()
+        _give_back()
         self._service.ready = True
         self._telemetry.record(ProcessReady("node", self._url, os.getpid()))
         print_ready("node", self._url, os.getpid(), as_json=self._as_json)
@@ -220,6 +221,12 @@ def _free_bytes(device: str) -> int:
     if not torch.cuda.is_available():
         raise SettingsError(f"device {device}: torch finds no CUDA device here")
     return int(torch.cuda.mem_get_info(device)[0])
+
+
+def _give_back() -> None:
+    from meshnet.engine.heap import give_back
+
+    give_back()
 
 
 def _set_threads(threads: int) -> None:

@@ -13,7 +13,6 @@ Invariants
 
 from __future__ import annotations
 
-import ctypes
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from torch import nn
 
 from meshnet.core.vocabulary import LayerRange
 from meshnet.engine.checkpoint import Checkpoint, LoadedLayers, read_model
+from meshnet.engine.heap import give_back
 from meshnet.engine.linear_choice import LinearChoice
 from meshnet.engine.quantising import Quantiser
 from meshnet.engine.trimming import Part, TrimmedLayers
@@ -59,7 +59,7 @@ def load_converted(
         checkpoint.close()
         _move(part.meshnet_layers, layers, quantiser, device)
         del part
-        _give_back()
+        give_back()
     loaded = LoadedLayers(
         model=model,
         bytes_read=checkpoint.bytes_read,
@@ -115,10 +115,3 @@ def _own(module: nn.Module) -> None:
     distinct = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     for tensor in distinct.values():
         tensor.data = tensor.data.clone()
-
-
-def _give_back() -> None:
-    """Return freed memory to the system: the C library keeps what may be needed again."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

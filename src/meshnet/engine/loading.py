@@ -22,6 +22,7 @@ from meshnet.engine.attention_choice import choose_attention
 from meshnet.engine.checkpoint import LoadedLayers, read_config
 from meshnet.engine.formats import Form, format_for, load_in_format
 from meshnet.engine.forward import LayerRunner
+from meshnet.engine.heap import give_back
 from meshnet.engine.identity import (
     arithmetic,
     check_separable,
@@ -35,6 +36,7 @@ from meshnet.engine.rotary import RotaryLimit, rotary_limit
 from meshnet.engine.runner import Runner
 from meshnet.engine.selftest import CLOSENESS, Findings, self_test
 from meshnet.engine.shard import Report, TorchModelShard
+from meshnet.engine.single_texts import SingleTexts
 
 
 def layers_total(path: Path) -> int:
@@ -71,13 +73,15 @@ def load_shard(
     where = _device(device)
     runs = inseparable_layers(config)
     check_separable(layers, runs)
+    # Before the weights: what reading a tokenizer takes is free again when they come.
+    texts = token_text or _token_texts(path, layers, config, report)
+    give_back()
     form_of = weights or format_for(where)
     loaded, form = load_in_format(path, config, layers, form_of, where, report)
     limit = rotary_limit(loaded.model.config.get_text_config(decoder=True))
     runner, findings = _tested(loaded.model, form, limit, fast_prefill, report)
     name = model or ModelId(path.name)
     description = _description(path, name, runner, loaded, form, findings, runs)
-    texts = token_text or (_token_texts(path, report) if description.is_tail else _no_text)
     return TorchModelShard(
         runner,
         description,
@@ -103,6 +107,7 @@ def _tested(
     if attention.ours is not None and limit is None:
         lean = lean_runner(model, generic, attention.ours, context, compiled=closeness)
     runner = lean or generic
+    give_back()  # what the joined weights were made from
     findings = self_test(runner, positions_max, closeness)
     for note in (*attention.notes, *findings.notes):
         report(note)
@@ -162,13 +167,17 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _token_texts(path: Path, report: Report) -> Callable[[int], str]:
+def _token_texts(
+    path: Path, layers: LayerRange, config: Any, report: Report
+) -> Callable[[int], str]:
     """Return the text of single tokens, read now so that no first token waits for it.
 
-    Only peers that predate token ids need it: a directory without a tokenizer gives no text.
+    Only peers that predate token ids need it, of a tail: one without a tokenizer gives no text.
     """
     from transformers import AutoTokenizer
 
+    if layers.stop < config.get_text_config(decoder=True).num_hidden_layers:
+        return _no_text
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             path, local_files_only=True, trust_remote_code=False
@@ -176,7 +185,10 @@ def _token_texts(path: Path, report: Report) -> Callable[[int], str]:
     except (OSError, ValueError) as error:
         report(f"no text for peers that predate token ids: no tokenizer in {path}: {error}")
         return _no_text
-    return lambda token_id: str(tokenizer.decode([token_id]))
+    # Not the tokenizer itself: that takes a hundred bytes where a text takes one.
+    known = set(tokenizer.get_vocab().values())
+    ids = range(max(known, default=-1) + 1)
+    return SingleTexts(str(tokenizer.decode([at])) if at in known else "" for at in ids)
 
 
 def _no_text(token_id: int) -> str:

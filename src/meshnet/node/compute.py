@@ -20,7 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
 from meshnet.core.scheduling.scheduler import RETRY_AFTER_S, StepScheduler
@@ -30,6 +30,7 @@ from meshnet.node.steps import StepJob, run_together
 
 T = TypeVar("T")
 W = TypeVar("W")
+REST_S = 1.0
 
 
 class Compute(Protocol):
@@ -79,6 +80,7 @@ class ComputeThread:
 
     `on_start` is the first thing the thread does (torch's thread count is set per thread);
     what it raises, the constructor raises. `clock` is the one that steps' deadlines are read from.
+    `on_rest` is called on the thread, once, when nothing has come for `rest_s` after work.
     """
 
     def __init__(
@@ -87,11 +89,14 @@ class ComputeThread:
         name: str,
         jobs_max: int = 64,
         on_start: Callable[[], object] | None = None,
+        on_rest: Callable[[], object] = lambda: None,
+        rest_s: float = REST_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if jobs_max < 1:
             raise ValueError(f"jobs_max: expected at least 1, got {jobs_max}")
         self._jobs_max = jobs_max
+        self._on_rest, self._rest_s = on_rest, rest_s
         self._clock = clock
         self._lock = threading.Lock()
         self._closed = False
@@ -182,10 +187,20 @@ class ComputeThread:
             return
         finally:
             started.set()
-        while self._arrivals.get():
+        arrived = self._arrivals.get()
+        while arrived:
             while self._run_next():
                 pass
+            arrived = self._arrived()
         self._refuse_all()
+
+    def _arrived(self) -> bool:
+        """Wait for more; False is the end."""
+        try:
+            return self._arrivals.get(timeout=self._rest_s)
+        except Empty:
+            self._on_rest()
+            return self._arrivals.get()
 
     def _run_next(self) -> bool:
         """Run a function or a batch. False: nothing waits, or the thread is to stop."""
