@@ -4,12 +4,15 @@ over = (resident memory of a node - resident memory of the same process holding 
        / (bytes of its weights + bytes of its K/V as allocated)
 peak = the most it ever took until it was ready, against base + shard + one layer
 
-Taken while a long session is held. The process that holds no layer has imported everything that a
-node imports, the model's own code included, and has read no tensor.
+Taken in the middle of a long answer, once the nodes have been at rest: then they have given back
+what computing needed. The process that holds no layer has loaded a layer just as the node does,
+with the same ends, has tried it, and has let go of it; so it has imported and compiled all that
+the node has, and what only loading many layers leaves behind counts against the node.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
@@ -32,10 +35,15 @@ from meshnet.cli.models import resolve_model
 from meshnet.cli.serving import run_loop
 from meshnet.cli.settings import Settings
 from meshnet.core.vocabulary import LayerRange
+from meshnet.engine.models.depth import depth
 from meshnet.engine.models.pull import LocalModel
 from meshnet.head import GenerationRequest, TokenEvent
 
 ANSWER_TOKENS = 16
+HELD_AT = ANSWER_TOKENS // 2
+"""Before the last token: the session is let go of before that is told."""
+AT_REST_S = 3.0
+"""Longer than a node waits for more work before it rests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,11 @@ class NodeMemory:
     resident: int
     weights: int
     kv: int
+
+    @property
+    def beside(self) -> int:
+        """What it takes beyond base, weights and K/V."""
+        return self.resident - self.base - self.weights - self.kv
 
     @property
     def over(self) -> float:
@@ -75,15 +88,21 @@ def memory_result(settings: Settings, order: Order, *, nodes: int, length: int) 
     """Start a mesh and a bare process, and compare. Raises MeshnetError."""
     pin(order.cores)
     source = resolve_model(settings.model, settings)
-    own = settings.model_copy(update={"threads": settings.threads or 1})
+    # Without drafts: the answer then comes token by token, and can be held in its middle.
+    own = settings.model_copy(update={"threads": settings.threads or 1, "drafts": "off"})
     layers = split_layers(source, nodes=nodes, split=None)
     measured = run_loop(lambda: _measure(own, source, layers, length))
     return {
         **provenance(source.name, settings.weights.value),
         "scenario": "memory",
-        "positions": length + ANSWER_TOKENS,
+        "positions": length + HELD_AT,
         "nodes": [
-            {**asdict(node), "over": round(node.over, 4), "peak_over": round(node.peak_over, 4)}
+            {
+                **asdict(node),
+                "beside": node.beside,
+                "over": round(node.over, 4),
+                "peak_over": round(node.peak_over, 4),
+            }
             for node in measured
         ],
     }
@@ -92,12 +111,7 @@ def memory_result(settings: Settings, order: Order, *, nodes: int, length: int) 
 async def _measure(
     settings: Settings, source: LocalModel, layers: Sequence[LayerRange], length: int
 ) -> list[NodeMemory]:
-    bare = Worker(["bare"], environment_of(settings, nodes=1, threads=settings.threads or 1))
-    try:
-        await bare.start()
-        base = psutil.Process(bare.pid).memory_info().rss
-    finally:
-        await bare.stop()
+    bases = [await _base(settings, source, held) for held in layers]
     async with bench_mesh(settings, source, layers) as mesh:
         peaks = {node.pid: peak_bytes(node.pid) for node in mesh.directory.snapshot()}
         return [
@@ -110,8 +124,33 @@ async def _measure(
                 weights=sum(shard.weight_bytes for shard in node.shards),
                 kv=node.kv_bytes,
             )
-            for node, resident in await _while_held(mesh, length)
+            for base, (node, resident) in zip(bases, await _while_held(mesh, length), strict=True)
         ]
+
+
+async def _base(settings: Settings, source: LocalModel, held: LayerRange) -> int:
+    """Return the resident bytes of a process that is to a node of `held` what an empty one is."""
+    like = ends_like(held, *depth(source.path))
+    threads = settings.threads or 1
+    bare = Worker(["bare", str(like)], environment_of(settings, nodes=1, threads=threads))
+    try:
+        await bare.start()
+        await asyncio.sleep(AT_REST_S)
+        return int(psutil.Process(bare.pid).memory_info().rss)
+    finally:
+        await bare.stop()
+
+
+def ends_like(held: LayerRange, total: int, runs: Sequence[LayerRange]) -> LayerRange:
+    """Return the fewest layers that may be cut off and have the ends that `held` has."""
+    cuts = [
+        at
+        for at in range(held.start, held.stop + 1)
+        if not any(run.start < at < run.stop for run in runs)
+    ]
+    if held.stop < total:
+        return LayerRange(cuts[0], cuts[1])
+    return LayerRange(cuts[-2] if held.start > 0 else 0, held.stop)
 
 
 async def _while_held(mesh: Composition, length: int) -> list[tuple[Any, int]]:
@@ -128,11 +167,14 @@ async def _while_held(mesh: Composition, length: int) -> list[tuple[Any, int]]:
     async with aclosing(mesh.head.generate(request)) as events:
         async for event in events:
             seen += isinstance(event, TokenEvent)
-            if seen == ANSWER_TOKENS - 1:
+            if seen == HELD_AT:
+                await asyncio.sleep(AT_REST_S)
                 found = [
                     await mesh.client.describe(node.node, DEADLINE_S)
                     for node in mesh.directory.snapshot()
                 ]
+                if not all(node.kv_bytes for node in found):
+                    raise BenchError("a node holds no session in the middle of an answer")
                 return [(node, psutil.Process(node.pid).memory_info().rss) for node in found]
     raise BenchError(f"expected {ANSWER_TOKENS} tokens, got {seen}")
 
@@ -149,7 +191,7 @@ def peak_bytes(pid: int) -> int:
 
 def memory_page(result: Mapping[str, Any]) -> str:
     """Return the Markdown page."""
-    names = ("base", "weights", "kv", "resident", "peak")
+    names = ("base", "weights", "kv", "resident", "beside", "peak")
     rows = [
         (
             node["layers"],
@@ -163,5 +205,6 @@ def memory_page(result: Mapping[str, Any]) -> str:
     return (
         f"# memory: {result['model']}, {result['dtype']}, a session of {result['positions']} "
         f"tokens; MiB\n\n{table(titles, rows)}\n\n"
-        "over = (resident - base) / (weights + K/V as allocated)\n"
+        "over = (resident - base) / (weights + K/V as allocated); base: the same process, which "
+        "has loaded one layer, tried it and let go of it; beside: what nobody accounts for\n"
     )

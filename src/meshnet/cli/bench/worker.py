@@ -3,7 +3,7 @@
     up NODES             a mesh with its API; the ready line has its url
     engine               the whole model on this process's engine, nothing of meshnet around it
     generate             the same model by transformers' `generate`
-    bare                 a node that holds no layer, with all that a node imports
+    bare A-B             a node that holds no layer any more: it has loaded those and let go
     exact                one answer by shards cut, chunked and batched as asked
     profile A-B          layers of the model, with stopwatches around attention and sampling
     wires PORT ...       one delaying proxy per port of loopback; {"delay_s": s} sets all
@@ -14,8 +14,7 @@ Settings come by environment. Invariant: only a question of the parent makes it 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import importlib
+import gc
 import json
 import selectors
 import sys
@@ -57,20 +56,14 @@ def _generate(arguments: Sequence[str]) -> None:
 
 
 def _bare(arguments: Sequence[str]) -> None:
-    from transformers import AutoModelForCausalLM
-
-    from meshnet.cli.models import resolve_model
+    from meshnet.cli.models import format_of, resolve_model
     from meshnet.cli.node_process import run_node
-    from meshnet.engine.checkpoint import read_config
     from meshnet.engine.loading import load_shard
 
     settings = load_settings({})
-    config = read_config(resolve_model(settings.model, settings).path)
-    # Importing the model's code is what a node does on its way to the tensors.
-    assert load_shard is not None
-    assert AutoModelForCausalLM._model_mapping[type(config)] is not None
-    with contextlib.suppress(ImportError):
-        importlib.import_module("meshnet.engine.fused")
+    source = resolve_model(settings.model, settings)
+    load_shard(source.path, LayerRange.parse(arguments[0]), weights=format_of(settings.weights))
+    gc.collect()
     run_node(settings, (), port=0, as_json=True, end_with_stdin=True)
 
 
