@@ -17,6 +17,9 @@ from typing import Any
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
+from websockets.protocol import OPEN
+
+from meshnet.wire.whole_messages import message_in, message_out
 
 IDLE_S = 30.0
 """How long nothing may come while nothing runs."""
@@ -57,7 +60,18 @@ class BoundedStreamProtocol(WebSocketsSansIOProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self.loop.time()
+        # Nothing may be half read: no part of a frame, and none of several frames of a message.
+        if self._direct() and not self.frames and not self.conn.reader.buffer:
+            message = message_in(data, masked=True, size_max=self.config.ws_max_size)
+            if message is not None:
+                self.curr_msg_data_type, self.frames = "bytes", [message]
+                self.send_receive_event_to_app()
+                return
         super().data_received(data)
+
+    def _direct(self) -> bool:
+        """Whether messages may pass the parser by: between the two handshakes."""
+        return self.handshake_complete and not self.close_sent and self.conn.state is OPEN
 
     def handle_cont(self, event: Frame) -> None:
         if len(self.frames) >= FRAGMENTS_MAX:
@@ -78,11 +92,13 @@ class BoundedStreamProtocol(WebSocketsSansIOProtocol):
         if message["type"] == "meshnet.unasked":
             await self._send_unasked(message["bytes"])
             return
-        await super().send(message)  # type: ignore[arg-type]
         if message["type"] == "websocket.send":
+            await self._send_message(message["bytes"])
             self._running -= 1
             self._heard_at = self.loop.time()
-        elif message["type"] == "websocket.http.response.body":
+            return
+        await super().send(message)  # type: ignore[arg-type]
+        if message["type"] == "websocket.http.response.body":
             self.handshake_complete = True  # by a refusal: uvicorn would log it as a bug
 
     async def _send_unasked(self, frame: bytes) -> None:
@@ -90,7 +106,13 @@ class BoundedStreamProtocol(WebSocketsSansIOProtocol):
         self._heard_at = self.loop.time()
         if frame and not self.close_sent:
             with suppress(ClientDisconnected, RuntimeError):  # RuntimeError: closed while waiting
-                await super().send({"type": "websocket.send", "bytes": frame})
+                await self._send_message(frame)
+
+    async def _send_message(self, message: bytes) -> None:
+        if self.writable.is_set() and not self.disconnected and self._direct():
+            self.transport.write(message_out(message, masked=False))
+        else:
+            await super().send({"type": "websocket.send", "bytes": message})
 
     def pause_writing(self) -> None:
         """Read nothing either: each ping that is read is a pong that has to wait."""

@@ -21,9 +21,9 @@ from collections.abc import Callable
 from typing import cast
 
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidState
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Response
+from websockets.protocol import OPEN
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
@@ -41,6 +41,7 @@ from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import Code, ForwardRequest, Refusal, Reply
 from meshnet.core.protocol.opening import Opening
 from meshnet.core.vocabulary import BadField, HopLost
+from meshnet.wire.whole_messages import message_in, message_out
 
 STEPS_MAX = 8
 """In flight on one stream; one more waits for an answer."""
@@ -160,6 +161,11 @@ class SessionStream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._over.done():
             return
+        if self._conn.state is OPEN and not self._conn.reader.buffer:
+            message = message_in(data, masked=False, size_max=self._frame_bytes_max)
+            if message is not None:  # no other message can be half read: it would have been an end
+                self._answered(message)
+                return
         self._conn.receive_data(data)
         self._flush()
         for event in self._conn.events_received():
@@ -226,11 +232,9 @@ class SessionStream(asyncio.Protocol):
         self.lose(f"closed by the node with code {code} {reason}")
 
     def _send(self, frame: bytes) -> None:
-        try:
-            self._conn.send_binary(frame)
-        except InvalidState:
-            raise HopLost("the stream is over") from None
-        self._flush()
+        if self._conn.state is not OPEN or self._transport is None:
+            raise HopLost("the stream is over")
+        self._transport.write(message_out(frame, masked=True))
 
     def _flush(self) -> None:
         parts = self._conn.data_to_send()
