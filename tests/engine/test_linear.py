@@ -10,7 +10,7 @@ from torch import nn
 
 from meshnet.engine.linear import Int8Linear, TiledLinear, merged, quantised
 from meshnet.engine.linear_choice import LinearChoice, expected, trial_rows
-from meshnet.engine.linear_products import PRODUCTS
+from meshnet.engine.linear_products import PRODUCTS, products_for
 
 SHAPES = ((96, 64), (33, 97), (256, 576))
 
@@ -54,16 +54,19 @@ def test_a_rows_bits_are_the_same_alone_in_any_batch_and_in_any_order(
 
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_both_exact_products_yield_the_same_bits(shape: tuple[int, int], rows: int):
-    """A machine without the packed operator computes what others compute."""
-    linear = _linear(*shape)
+def test_exact_products_yield_the_same_bits(shape: tuple[int, int], rows: int):
+    """A machine without the packed operator, or without numba, computes what others compute."""
+    linear = _linear(*shape, bias=True)
     x = _rows(3000, shape[1], seed=2)
 
-    assert torch.equal(_int8(linear, rows, "packed")(x), _int8(linear, rows, "integer")(x))
+    expected = _int8(linear, rows, "packed")(x)
+
+    for product in ("compiled", "integer"):
+        assert torch.equal(_int8(linear, rows, product)(x), expected)
 
 
 @pytest.mark.parametrize(("rows", "bound"), [(1, 0.02), (2, 0.0002)])
-@pytest.mark.parametrize("product", ["packed", "integer"])
+@pytest.mark.parametrize("product", ["compiled", "packed", "integer"])
 def test_what_activations_lose_is_small_and_of_no_row_large(product: str, rows: int, bound: float):
     """Many rows, since a value just below one half is rare: rounded up in one place and down in
     the other it would cost a hundredth of the row's largest value."""
@@ -262,7 +265,7 @@ def test_a_product_that_lies_is_passed_over_and_told(lie: str):
 
     layer = choice.linear(linear.weight, None)
 
-    assert choice.operators == "packed"
+    assert choice.operators == "compiled"
     assert len(choice.notes) == 1
     assert "'lying' is not used for 48 x 64" in choice.notes[0]
     assert torch.equal(
@@ -291,13 +294,15 @@ def test_an_unsteady_product_serves_if_nothing_better_does_and_is_told():
     assert "recovery is not bitwise" in choice.notes[-1]
 
 
-def test_the_best_product_is_used_where_nothing_is_wrong():
-    choice = LinearChoice(2)
+@pytest.mark.parametrize(("threads", "best"), [(1, "compiled"), (2, "packed")])
+def test_the_best_product_is_used_where_nothing_is_wrong(threads: int, best: str):
+    """Compiled loops run on one thread."""
+    choice = LinearChoice(2, products_for(threads))
 
     choice.linear(_linear(48, 64).weight, None)
     choice.linear(_linear(64, 576).weight, None)
 
-    assert (choice.operators, choice.notes, choice.steady) == ("packed", [], True)
+    assert (choice.operators, choice.notes, choice.steady) == (best, [], True)
 
 
 def test_a_digest_tells_formats_apart_and_not_two_exact_products():

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from meshnet.engine.linear_products import Product, ProductOf, tiled
+from meshnet.engine.linear_products import LayerProduct, Product, ProductOf, tiled
 
 LEVELS = 127
 REST = 2 * LEVELS
@@ -47,6 +47,7 @@ class Int8Linear(nn.Module):
         super().__init__()
         self.in_features, self.out_features, self.rows = inputs, len(scales_N), rows
         self.product = product
+        self._whole = product.linear if isinstance(product, LayerProduct) else None
         # An operator takes a Python number only after making a tensor of it.
         self._step, self._rest = scales_N.new_tensor(1 / LEVELS), scales_N.new_tensor(float(REST))
         self.scale = nn.Parameter(scales_N.float(), requires_grad=False)
@@ -66,9 +67,12 @@ class Int8Linear(nn.Module):
         x_MK = x if x.dim() == 2 else x.reshape(-1, self.in_features)
         if not x_MK.shape[0]:
             return x.new_zeros((*x.shape[:-1], self.out_features))
-        y_MN = self._multiplied(x_MK)
-        if self.bias is not None:
-            y_MN.add_(self.bias)
+        if self._whole is not None and x_MK.dtype == torch.float32:
+            y_MN = self._whole(x_MK, self.bias, self.rows)
+        else:
+            y_MN = self._multiplied(x_MK)
+            if self.bias is not None:
+                y_MN.add_(self.bias)
         return y_MN if x.dim() == 2 else y_MN.view(*x.shape[:-1], self.out_features)
 
     def _multiplied(self, x_MK: Tensor) -> Tensor:
@@ -150,16 +154,23 @@ def _merged_int8(linears: Sequence[Int8Linear]) -> Int8Linear:
     kinds = {(type(linear.product), linear.rows, linear.in_features) for linear in linears}
     if len(kinds) > 1:
         raise TypeError(f"cannot join int8 layers of unlike kinds {kinds}")
-    kind: ProductOf = type(linears[0].product)
-    levels, scales = zip(*(linear.product.unpacked() for linear in linears), strict=True)
-    scales_N = torch.cat(scales)
     return Int8Linear(
-        kind(torch.cat(levels), scales_N),
-        scales_N,
+        _joined([linear.product for linear in linears]),
+        torch.cat([linear.scale for linear in linears]),
         _merged_bias([(linear.bias, linear.scale) for linear in linears]),
         inputs=linears[0].in_features,
         rows=linears[0].rows,
     )
+
+
+def _joined(products: Sequence[Product]) -> Product:
+    first = products[0]
+    made = first.joined(products) if isinstance(first, LayerProduct) else None
+    if made is not None:
+        return made
+    kind: ProductOf = type(first)
+    levels, scales = zip(*(product.unpacked() for product in products), strict=True)
+    return kind(torch.cat(levels), torch.cat(scales))
 
 
 def _merged_float(linears: Sequence[nn.Linear]) -> nn.Linear:

@@ -1,11 +1,12 @@
-"""Three ways to multiply rows by int8 weights; which of them a machine can do is found by trial.
+"""Four ways to multiply rows by int8 weights; which of them a machine can do is found by trial.
 
+    compiled     loops of our own (compiled/), which take a whole layer in one call; exact
     packed       int8 weights in the layout of the CPU's own kernel; integer sums, exact
     integer      `_int_mm` on the plain int8 matrix; the same integer sums, on CUDA as well
     weight-only  rows stay as they are, weights are widened tile by tile; rounds as fp32 does
 
-The first two round rows to whole numbers from -127 to 127 and add up integers, so a row's result
-is the same bits alone or among others, and the same from either.
+The first three round rows to whole numbers from -127 to 127 and add up integers, so a row's result
+is the same bits alone or among others, and the same from each.
 
 Invariants
     * weights are held once, in one byte each, and can be taken out again;
@@ -17,8 +18,8 @@ Legend: N outputs, K inputs, R rows.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -46,6 +47,20 @@ class Product(Protocol):
 
     def unpacked(self) -> tuple[Tensor, Tensor]:
         """Return the weights, int8 NK, and their scales, fp32 N."""
+        ...
+
+
+@runtime_checkable
+class LayerProduct(Product, Protocol):
+    """A product that does what surrounds it as well, and can be joined as it is."""
+
+    def linear(self, x_MK: Tensor, bias_N: Tensor | None, rows: int) -> Tensor:
+        """Return what `Int8Linear` of `rows` yields: fp32 MN, the same bits."""
+        ...
+
+    @classmethod
+    def joined(cls, products: Sequence[Any]) -> Product | None:
+        """Return one product with the outputs of all, in order; None: these cannot be joined."""
         ...
 
 
@@ -113,12 +128,27 @@ class WeightOnlyProduct:
         return self._weights_NK, self._scales_N
 
 
+def compiled_product(weights_NK: Tensor, scales_N: Tensor) -> Product:
+    """Make a product by compiled loops. Raises RuntimeError: numba or the processor cannot."""
+    try:
+        from meshnet.engine.compiled.product import CompiledProduct
+    except ImportError as missing:
+        raise RuntimeError(f"nothing compiles: {missing}") from missing
+    return CompiledProduct(weights_NK, scales_N)
+
+
 PRODUCTS: dict[str, ProductOf] = {
+    "compiled": compiled_product,
     "packed": PackedProduct,
     "integer": IntegerProduct,
     "weight-only": WeightOnlyProduct,
 }
 """Best first."""
+
+
+def products_for(threads: int) -> Mapping[str, ProductOf]:
+    """Return those that use so many threads, best first: compiled loops run on one."""
+    return {name: made for name, made in PRODUCTS.items() if threads == 1 or name != "compiled"}
 
 
 def tiled(function: Callable[[Tensor], Any], rows_RK: Tensor) -> Any:
