@@ -9,6 +9,8 @@ from typing import TypeVar
 from meshnet.core.generation.transcript import (
     Answered,
     Forward,
+    Locate,
+    Located,
     Lost,
     NoRoute,
     Replied,
@@ -18,7 +20,7 @@ from meshnet.core.generation.transcript import (
     Tick,
     Unanswered,
 )
-from meshnet.core.vocabulary import HopLost, ModelId, Route
+from meshnet.core.vocabulary import Hop, HopLost, ModelId, Route, SessionDescription
 from meshnet.head.client import HopClient
 from meshnet.head.directory import Directory
 
@@ -62,6 +64,19 @@ class Calls:
         if isinstance(end, HopLost):
             return Lost(asked.ref, str(end), hop)
         return Replied(asked.ref, end, hop)
+
+    async def locate(self, asked: Locate) -> Located:
+        """Ask all hops at the same time."""
+
+        async def found(hop: Hop) -> SessionDescription | HopLost | None:
+            try:
+                return await self._client.session(hop.node, asked.session, asked.timeout_s)
+            except HopLost as lost:
+                return lost
+
+        async with asyncio.TaskGroup() as asking:
+            tasks = [asking.create_task(found(hop)) for hop in asked.hops]
+        return Located(tuple(task.result() for task in tasks))
 
     async def reserve(self, asked: Reserve) -> Answered | Unanswered:
         try:

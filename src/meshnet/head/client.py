@@ -17,7 +17,13 @@ from meshnet.core.protocol.messages import (
     Reserved,
     ReserveRequest,
 )
-from meshnet.core.vocabulary import HopLost, NodeDescription, NodeId, SessionId
+from meshnet.core.vocabulary import (
+    HopLost,
+    NodeDescription,
+    NodeId,
+    SessionDescription,
+    SessionId,
+)
 
 
 class HopClient(Protocol):
@@ -36,6 +42,11 @@ class HopClient(Protocol):
         self, node: NodeId, request: ReserveRequest, timeout_s: float
     ) -> Reserved | Refusal:
         """Ask for room; a node that knows no reservations grants it. Raises HopLost."""
+
+    async def session(
+        self, node: NodeId, session: SessionId, timeout_s: float
+    ) -> SessionDescription | None:
+        """Ask what a node holds of a session; None: nothing. Raises HopLost."""
 
     async def release(
         self, node: NodeId, session: SessionId, timeout_s: float, *, linger: bool = False

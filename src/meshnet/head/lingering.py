@@ -104,7 +104,8 @@ class LingeringSessions:
                 continue
             length = self._saves(each.remains, prompt)
             if length and (best is None or length >= best.adoption.length):
-                best = Taken(each, Adoption(each.session, length, each.remains.held))
+                marks = each.remains.marks.cut(length)
+                best = Taken(each, Adoption(each.session, length, each.remains.held, marks))
         if best is not None:
             del self._sessions[best.lingering.session]
         return best
@@ -136,9 +137,12 @@ class LingeringSessions:
         A chat that begins like another one, but asks something else, does not cut the other off.
         """
         length = min(shared(remains.ids, prompt), len(prompt) - 1)
+        if length < remains.held and not remains.route.truncate:
+            lengths = remains.marks.lengths if remains.route.marks else ()
+            length = max((mark for mark in lengths if mark <= length), default=0)
         if length < self._limits.tokens_min or 2 * length < remains.prompt_length:
             return 0
-        return length if length == remains.held or remains.route.truncate else 0
+        return length
 
     def _expire(self, now: float) -> None:
         for each in list(self._sessions.values()):

@@ -16,6 +16,7 @@ from meshnet.core.generation.transcript import (
     Forward,
     GenerationAction,
     GenerationEvent,
+    Locate,
     Lost,
     Refilling,
     Release,
@@ -32,6 +33,7 @@ from meshnet.head.seam import FinishEvent, GenerationFailed, TokenEvent
 from meshnet.head.side_by_side import SideBySide
 
 Item = TokenEvent | FinishEvent
+Asked = Forward | Locate | Reroute
 
 
 class GenerationRun:
@@ -80,11 +82,9 @@ class GenerationRun:
         self._carry_out(self._handle(Cancelled()))
         self._seen.ended(self._machine.stats(self._clock()))
 
-    def _carry_out(
-        self, actions: Sequence[GenerationAction]
-    ) -> tuple[list[Item], list[Forward | Reroute]]:
+    def _carry_out(self, actions: Sequence[GenerationAction]) -> tuple[list[Item], list[Asked]]:
         items: list[Item] = []
-        asked: list[Forward | Reroute] = []
+        asked: list[Asked] = []
         for action in actions:
             match action:
                 case Emit(token):
@@ -101,18 +101,20 @@ class GenerationRun:
                     self._release(action)
                 case Refilling():
                     self._seen.refilling(action)
-                case Forward() | Reroute():
+                case Forward() | Locate() | Reroute():
                     asked.append(action)
         return items, asked
 
     def _handle(self, event: GenerationEvent) -> list[GenerationAction]:
         return self._machine.handle(event, self._clock())
 
-    async def _happening(self, asked: Sequence[Forward | Reroute]) -> GenerationEvent:
+    async def _happening(self, asked: Sequence[Asked]) -> GenerationEvent:
         deadline = self._machine.deadline()
         match asked:
             case [Forward() as forward]:
                 return await self._answer(forward)
+            case [Locate() as locate]:
+                return await self._calls.by(deadline, self._calls.locate(locate))
             case [Reroute() as reroute]:
                 return await self._calls.by(deadline, self._calls.reroute(reroute))
             case _:

@@ -30,7 +30,7 @@ Ask = Callable[[Forward], Coroutine[None, None, Replied | Lost]]
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    hop: Hop
+    hops: tuple[Hop, ...]
     task: asyncio.Task[None]
 
 
@@ -55,7 +55,7 @@ class SideBySide:
                     for each in actions:
                         assert isinstance(each, Forward)
                         task = tasks.create_task(self._call(each))
-                        self._calls[each.ref] = _Call(each.hop, task)
+                        self._calls[each.ref] = _Call(each.hops, task)
                     actions = self._machine.handle(await self._event(), self._clock())
                     if not self._calls:
                         break
@@ -80,8 +80,8 @@ class SideBySide:
         return event
 
     def _hops(self) -> list[Hop]:
-        return [call.hop for call in self._calls.values()]
+        return [hop for call in self._calls.values() for hop in call.hops]
 
     def _heard(self, hop: Hop) -> None:
-        for ref in [ref for ref, call in self._calls.items() if call.hop == hop]:
+        for ref in [ref for ref, call in self._calls.items() if hop in call.hops]:
             self._machine.handle(Alive(ref), self._clock())

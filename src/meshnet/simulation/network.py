@@ -7,6 +7,7 @@ A partition is a set of (head, node) pairs that hear nothing from each other.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
 
@@ -38,7 +39,8 @@ class Network:
 
         A stream loses and doubles nothing; cut off, it falls silent.
         """
-        at = max(self._loop.time() + self._delay_s(), not_before)
+        # A loop calls what is due at one time in any order: so nothing is.
+        at = max(self._loop.time() + self._delay_s(), math.nextafter(not_before, math.inf))
         self._loop.call_at(at, self._arrive, head, node, deliver)
         return at
 

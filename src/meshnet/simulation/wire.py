@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar, cast
+from weakref import WeakValueDictionary
 
 from meshnet.core.protocol.chains import CHAINED, as_asked_alone
 from meshnet.core.protocol.codec import decode_reply, encode_reply, encode_request, parse_head
@@ -33,6 +34,7 @@ from meshnet.core.vocabulary import (
     HopLost,
     NodeDescription,
     NodeId,
+    SessionDescription,
     SessionId,
 )
 from meshnet.node.service import NodeService
@@ -78,6 +80,7 @@ class SimHopClient:
         self._streams: dict[tuple[NodeId, SessionId], SimStream] = {}
         self.silenced = False
         self.asking = self._chained = 0
+        self._turns: WeakValueDictionary[SessionId, asyncio.Lock] = WeakValueDictionary()
         self._legacy = legacy
         self._head, self._network, self._machines = head, network, machines
         self._limits = Limits()
@@ -133,10 +136,11 @@ class SimHopClient:
         assert request.session is not None, "a chained step belongs to a session"
         later = as_asked_alone(request)
         asked = [(node, later if node != nodes[0] else request) for node in nodes]
-        for node, step in asked:
-            known = self._streams.get((node, request.session))
-            if known is None or not known.opening.covers(step):
-                await self._stream(node, step).open()
+        async with self._turns.setdefault(request.session, asyncio.Lock()):
+            for node, step in asked:
+                known = self._streams.get((node, request.session))
+                if known is None or not known.opening.covers(step):
+                    await self._stream(node, step).open()
         streams = [self._stream(node, step) for node, step in asked]
         self._chained += 1
         number = CHAINED + self._chained
@@ -150,7 +154,8 @@ class SimHopClient:
         except HopLost as lost:
             return nodes[0], lost
         except BaseException:
-            streams[0].lose("a step before was given up")
+            for stream in streams:
+                stream.lose("a step before was given up")
             raise
         finally:
             for stream in streams:
@@ -202,6 +207,16 @@ class SimHopClient:
 
         async def serve(service: Service) -> Reserved | Refusal:
             return await service.reserve(request)
+
+        return await self._ask(node, serve, timeout_s)
+
+    async def session(
+        self, node: NodeId, session: SessionId, timeout_s: float
+    ) -> SessionDescription | None:
+        """Ask what a node holds of a session. Raises HopLost."""
+
+        async def serve(service: Service) -> SessionDescription | None:
+            return service.session(session) if isinstance(service, NodeService) else None
 
         return await self._ask(node, serve, timeout_s)
 

@@ -28,7 +28,15 @@ from meshnet.core.protocol.messages import (
     Reserved,
     ReserveRequest,
 )
-from meshnet.core.vocabulary import BadField, Buffer, HopLost, NodeDescription, NodeId, SessionId
+from meshnet.core.vocabulary import (
+    BadField,
+    Buffer,
+    HopLost,
+    NodeDescription,
+    NodeId,
+    SessionDescription,
+    SessionId,
+)
 from meshnet.wire.stream_chain import Chains
 from meshnet.wire.stream_client import SessionStream
 from meshnet.wire.stream_pool import StreamPool
@@ -136,6 +144,21 @@ class HttpHopClient:
             return codec.decode_reserve_reply(*answer, request, self._limits)
         except HopLost as error:
             raise HopLost(f"{node}: {error}") from None
+
+    async def session(
+        self, node: NodeId, session: SessionId, timeout_s: float
+    ) -> SessionDescription | None:
+        """Ask what a node holds of a session. Raises HopLost."""
+        path = f"/sessions/{session}"
+        status, _, body = await self._call("GET", node, path, {}, [], timeout_s)
+        if status == 404:
+            return None
+        if status != 200:
+            raise HopLost(f"{node}: HTTP {status} for a session: {bytes(body[:200])!r}")
+        try:
+            return codec.decode_session(body, self._limits)
+        except BadField as error:
+            raise HopLost(f"{node}: unreadable description of a session: {error}") from None
 
     async def release(
         self, node: NodeId, session: SessionId, timeout_s: float, *, linger: bool = False

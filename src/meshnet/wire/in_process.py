@@ -13,7 +13,13 @@ from meshnet.core.protocol.messages import (
     Reserved,
     ReserveRequest,
 )
-from meshnet.core.vocabulary import HopLost, NodeDescription, NodeId, SessionId
+from meshnet.core.vocabulary import (
+    HopLost,
+    NodeDescription,
+    NodeId,
+    SessionDescription,
+    SessionId,
+)
 from meshnet.wire.service import Service
 
 
@@ -46,6 +52,11 @@ class InProcessHopClient:
                 return await service.reserve(request)
         except TimeoutError:
             raise HopLost(f"{node}: no answer within {timeout_s:g} s") from None
+
+    async def session(
+        self, node: NodeId, session: SessionId, timeout_s: float
+    ) -> SessionDescription | None:
+        return self._service(node).session(session)
 
     async def release(
         self, node: NodeId, session: SessionId, timeout_s: float, *, linger: bool = False

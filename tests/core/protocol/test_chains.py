@@ -52,11 +52,13 @@ STEP = ForwardRequest(
 ANSWER = ActivationReply(ROW, 19)
 
 
-def test_a_chained_step_arrives_as_it_was_sent():
-    frame = encode_step(CHAINED + 7, STEP)
+@pytest.mark.parametrize("mode", [Mode.PREFILL, Mode.DECODE])
+def test_a_chained_step_arrives_as_it_was_sent(mode: Mode):
+    step = STEP if mode is Mode.DECODE else replace(STEP, mode=mode, past_length=0, drafts=0)
+    frame = encode_step(CHAINED + 7, step)
 
     assert is_chained(number_of(frame))
-    assert decode_step(frame, Opening.of(STEP), LIMITS) == STEP
+    assert decode_step(frame, Opening.of(step), LIMITS) == step
 
 
 def test_the_next_hop_gets_the_activation_the_rest_of_the_way_and_less_time():
@@ -75,15 +77,18 @@ def test_the_last_hop_s_tokens_and_every_refusal_go_to_the_head():
     assert handed_on(STEP, refusal, took_ms=1) is refusal
 
 
+def test_a_way_that_ends_before_the_last_layers_ends_with_an_activation():
+    assert handed_on(replace(STEP, route=()), ANSWER, took_ms=1) is ANSWER
+
+
 @pytest.mark.parametrize(
     ("step", "reply"),
     [
         (STEP, replace(ANSWER, cached=None)),
         (STEP, replace(ANSWER, cached=18)),
         (STEP, TokenReply(Drawn((SampledToken(1),)), "", 19)),
-        (replace(STEP, route=()), ANSWER),
     ],
-    ids=["not cached", "another length", "tokens half-way", "no way on"],
+    ids=["not cached", "another length", "tokens half-way"],
 )
 def test_what_cannot_go_on_fails_at_this_hop(step: ForwardRequest, reply: object):
     end = handed_on(step, reply, took_ms=1)  # type: ignore[arg-type]
@@ -102,12 +107,11 @@ def test_a_step_whose_time_is_over_is_not_handed_on():
 @pytest.mark.parametrize(
     "wrong",
     [
-        replace(STEP, mode=Mode.PREFILL, past_length=0, drafts=0),
         replace(STEP, route=(ROUTE[0], Hop(ROUTE[0].node, LayerRange(6, 8)))),
         replace(STEP, route=(ROUTE[0], Hop(NodeId("c"), LayerRange(7, 8)))),
         replace(STEP, route=tuple(Hop(NodeId(str(n)), LayerRange(n, n + 1)) for n in range(65))),
     ],
-    ids=["a prefill", "a circle", "a gap", "too long"],
+    ids=["a circle", "a gap", "too long"],
 )
 def test_a_way_that_cannot_be_right_is_a_bad_field(wrong: ForwardRequest):
     frame = encode_step(CHAINED + 1, wrong)

@@ -323,3 +323,22 @@ def test_a_route_is_a_chain_where_every_node_knows_the_one_behind_it():
     assert not chained(first, replace(middle, chain=False), last), "an older node"
     assert not chained(first, middle, replace(last, stream=False)), "no way to its answers"
     assert not chained(chaining(node("a", shard(0, 8)), "a")), "nobody to hand on to"
+
+
+def test_an_older_node_parts_the_way_and_the_others_hand_on_where_they_can():
+    nodes = [
+        chaining(node("a", shard(0, 2)), "b"),
+        chaining(node("b", shard(2, 4)), "old"),
+        node("old", shard(4, 5)),
+        chaining(node("c", shard(5, 7)), "d"),
+        chaining(node("d", shard(7, 8))),
+    ]
+
+    route = find_route(Inventory({each.node: each for each in nodes}), MODEL)
+
+    assert isinstance(route, Route)
+    assert [[hop.node for hop in run] for run in route.segments] == [
+        ["a", "b"],
+        ["old"],
+        ["c", "d"],
+    ]

@@ -11,7 +11,13 @@ from meshnet.core.protocol.messages import (
     Reserved,
     ReserveRequest,
 )
-from meshnet.core.vocabulary import HopLost, NodeDescription, NodeId, SessionId
+from meshnet.core.vocabulary import (
+    HopLost,
+    NodeDescription,
+    NodeId,
+    SessionDescription,
+    SessionId,
+)
 from meshnet.head import HopClient
 
 
@@ -31,6 +37,11 @@ class PassingClient:
         self, node: NodeId, request: ReserveRequest, timeout_s: float
     ) -> Reserved | Refusal:
         return await self._inner.reserve(node, request, timeout_s)
+
+    async def session(
+        self, node: NodeId, session: SessionId, timeout_s: float
+    ) -> SessionDescription | None:
+        return await self._inner.session(node, session, timeout_s)
 
     async def release(
         self, node: NodeId, session: SessionId, timeout_s: float, *, linger: bool = False

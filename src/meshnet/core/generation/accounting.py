@@ -6,6 +6,7 @@ transport, queueing and (de)coding.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from meshnet.core.protocol.messages import ActivationReply, Refusal, Reply
@@ -20,9 +21,10 @@ class HopStats:
     positions: int
     """Sum of the steps' new positions: what the hop ran its layers over."""
     bytes_out: int
-    """Activation bytes sent, token ids (4 bytes each) included; headers are not counted."""
+    """Activation bytes the head sent it, token ids (4 bytes each) included; headers are not
+    counted, nor is what another node handed on."""
     bytes_in: int
-    """Activation bytes received."""
+    """Activation bytes the head received from it."""
     wire_s: float
     compute_s: float
 
@@ -69,11 +71,14 @@ class Accounts:
     first_token_at: float | None = None
     hops: dict[Hop, HopAccount] = field(default_factory=dict)
 
-    def asked(self, hop: Hop, *, tokens: int, activation: Activation | None) -> None:
-        account = self.hops.setdefault(hop, HopAccount())
-        account.steps += 1
-        account.positions += tokens
-        account.bytes_out += 4 * tokens + (0 if activation is None else len(activation.data))
+    def asked(self, hops: Sequence[Hop], *, tokens: int, activation: Activation | None) -> None:
+        """`hops` do a step, and the first of them gets it from the head."""
+        for hop in hops:
+            account = self.hops.setdefault(hop, HopAccount())
+            account.steps += 1
+            account.positions += tokens
+        sent = 4 * tokens + (0 if activation is None else len(activation.data))
+        self.hops[hops[0]].bytes_out += sent
 
     def answered(self, hop: Hop, reply: Reply, *, waited_s: float) -> None:
         account = self.hops.setdefault(hop, HopAccount())

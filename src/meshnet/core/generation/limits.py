@@ -50,6 +50,8 @@ class GenerationLimits:
     truncate."""
     chains: bool = True
     """Nodes hand decodes on to each other, where the route can."""
+    locate_s: float = 2.0
+    """What the hops of a silent chain have to say how far its step got."""
     queue: int = 8
     """A hop that gives signs of life may take so many times longer: others' steps come first."""
     refills_without_progress: int = 6

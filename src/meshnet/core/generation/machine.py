@@ -5,14 +5,16 @@
           refused:    |  |  tick: refill
           wait        +--+--> waiting, then rerouting
           lost, moved +--+--> rerouting -rerouted-> refill
+    a silent chain    +--+--> locating, then rerouting or refill
 
-Steps walk the route hop by hop, those of a long prompt behind each other. Any miss or loss sets the
-cached length back to zero and the next step is a prefill of all ids so far, under the same session
-id and a higher attempt: the recovery path is the starting path. How much the caches are trusted
-only falls (sequence.py).
+Steps walk the route stage by stage, those of a long prompt behind each other; a stage is a hop, or
+hops that hand steps on to each other. Any miss or loss sets the cached length back to zero and the
+next step is a prefill of all ids so far, under the same session id and a higher attempt: the
+recovery path is the starting path. What it is, is decided in recovery.py. How much the caches are
+trusted only falls (sequence.py).
 
 Invariants
-    * at most one question is open at each hop; an answer to any other is ignored;
+    * an answer counts while its question is open, and in the order of the questions;
     * a token is emitted once and never changes; exactly one Finish or Fail ends a generation
       that is not cancelled, and nothing follows it;
     * every state but idle and done has a deadline; recoveries are bounded (limits.py);
@@ -21,7 +23,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -38,6 +40,7 @@ from meshnet.core.generation.states import (
     Done,
     GenerationSpec,
     Idle,
+    Locating,
     Rerouting,
     State,
     Waiting,
@@ -53,6 +56,8 @@ from meshnet.core.generation.transcript import (
     FinishReason,
     GenerationAction,
     GenerationEvent,
+    Locate,
+    Located,
     Lost,
     NoRoute,
     Refilling,
@@ -66,7 +71,7 @@ from meshnet.core.generation.transcript import (
     Tick,
 )
 from meshnet.core.protocol.messages import ActivationReply, Mode, Refusal, Reply, TokenReply
-from meshnet.core.vocabulary import Hop, Route, SampledToken
+from meshnet.core.vocabulary import Hop, HopLost, Route, SampledToken, SessionDescription
 
 Actions = list[GenerationAction]
 
@@ -91,6 +96,7 @@ class Generation:
     ) -> None:
         sampling = replace(spec.sampling, prompt_length=len(spec.prompt))
         self._spec, self._encode_text = replace(spec, sampling=sampling), encode_text
+        self._limits = limits
         use = CacheUse.CACHED if route.kv_cache else CacheUse.NONE
         self._sequence = TokenSequence(spec.prompt, use, spec.adoption)
         self._accounts = Accounts()
@@ -151,6 +157,8 @@ class Generation:
                 return self._lost(ref, reason, hop, now)
             case Alive(ref):
                 return self._alive(ref, now)
+            case Located(found):
+                return self._located(found, now)
             case Rerouted(route):
                 return self._rerouted(route, now)
             case NoRoute(message):
@@ -188,13 +196,22 @@ class Generation:
         if question is None:
             return []
         if question.forward.chain and hop is None:
-            return self._turn(self._recovery.chain_broken(reason, now), now)
+            return self._locate(question, now)
         return self._lose(hop or question.forward.hop, reason, now)
+
+    def _locate(self, question: Question, now: float) -> Actions:
+        timeout_s = self._limits.locate_s
+        self._state = Locating(question, now + 2 * timeout_s)
+        return [Locate(self._spec.session, question.forward.hops, timeout_s)]
+
+    def _located(self, found: Sequence[SessionDescription | HopLost | None], now: float) -> Actions:
+        if not isinstance(self._state, Locating):
+            return []
+        return self._turn(self._recovery.silent(self._state.question, found, now), now)
 
     def _alive(self, ref: StepRef, now: float) -> Actions:
         if isinstance(self._state, Asking) and (question := self._open_question(ref)) is not None:
-            latest = question.asked_at + question.forward.timeout_s
-            self._state.pipeline.extend(question, min(now + question.forward.silence_s, latest))
+            self._state.pipeline.heard(question, now)
         return []
 
     def _rerouted(self, route: Route, now: float) -> Actions:
@@ -217,6 +234,8 @@ class Generation:
             case Asking(pipeline) if (late := pipeline.overdue(now)) is not None:
                 why = f"no answer in {now - late.asked_at:.3g} s"
                 return self._lost(late.forward.ref, why, None, now)
+            case Locating(until=until) if now >= until:
+                return self._located((), now)
             case Waiting(until, _) if now >= until:
                 return self._refill(RefillReason.WAITED, now)
             case Rerouting(ask=ask, ask_at=ask_at) if ask_at is not None and now >= ask_at:
@@ -239,11 +258,14 @@ class Generation:
             if not step.want_token:
                 return self._refill(RefillReason.DEGRADED, now)
         assert isinstance(self._state, Asking), "a question is open"
+        pipeline = self._state.pipeline
+        if not pipeline.in_turn(question):
+            return self._turn(self._recovery.chain_broken("answers in another order", now), now)
         if isinstance(reply, ActivationReply):
-            self._state.pipeline.passed(question, reply.activation)
-            return self._ask(self._state.pipeline, now)
-        self._state.pipeline.passed(question, None)
-        return self._complete(step, reply, self._state.pipeline, now)
+            pipeline.passed(question, reply.activation, now)
+            return self._ask(pipeline, now)
+        pipeline.passed(question, None, now)
+        return self._complete(step, reply, pipeline, now)
 
     def _complete(self, step: Step, reply: TokenReply, rest: Pipeline, now: float) -> Actions:
         drawn = reply.drawn if step.want_token else None
@@ -324,6 +346,6 @@ class Generation:
         if not (touched := self._questions.touched):
             return last
         cached = self._sequence.cached() if at_rest else None
-        prompt_length = self._sequence.prompt_length
-        remains = None if cached is None else Remains(*cached, prompt_length, self.route)
+        prompt_length, marks = self._sequence.prompt_length, self._sequence.marks
+        remains = None if cached is None else Remains(*cached, prompt_length, self.route, marks)
         return [Release(self._spec.session, touched, remains), *last]

@@ -1,17 +1,20 @@
-"""Steps that walk through the hops of a route behind each other, at most one at each hop.
+"""Steps that walk through the stages of a route behind each other.
 
-    before hop 0    c3 c4 ...          steps that wait; the first of all is c0
-    at hop 0        c2                 asked, not answered
-    before hop 1
-    at hop 1        c1
-    before hop 2    c0                 answered by hop 1, and hop 2 was not asked yet
+A stage is a hop, or a run of hops that hand steps on to each other and answer as one.
+
+    before stage 0    c3 c4 ...        steps that wait; the first of all is c0
+    at stage 0        c2               asked, not answered
+    before stage 1
+    at stage 1        c1
+    before stage 2    c0               answered by stage 1, and stage 2 was not asked yet
 
 A single step is a pipeline of one.
 
 Invariants
-    * every hop gets the steps in their order, each one when the hop before has answered it and
-      the hop itself has answered the step before;
-    * at most one answered step waits before a hop: a fast hop does not fill the head's memory.
+    * every stage gets the steps in their order, each one when the stage before has answered it,
+      and has at most as many at once as it has room for: a single hop one;
+    * a stage is asked nothing while an answered step waits before the next one: fast hops do not
+      fill the head's memory.
 """
 
 from __future__ import annotations
@@ -27,64 +30,82 @@ from meshnet.core.vocabulary import Activation
 
 @dataclass(frozen=True, slots=True)
 class Entering:
-    """A step before a hop: its number, and what the hop before made of it."""
+    """A step before a stage: its number, and what the stage before made of it."""
 
     step: Step
     number: int
-    hop: int
+    stage: int
     activation: Activation | None
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A step at a hop. At `until` the hop counts as lost, unless it was heard of."""
+    """A step at a stage. At `until` its hops count as silent, unless they were heard of."""
 
     forward: Forward
     step: Step
     asked_at: float
     until: float
 
+    def heard(self, now: float) -> Question:
+        """The same, with time from now on, as far as the step's own time goes."""
+        latest = self.asked_at + self.forward.timeout_s
+        return replace(self, until=max(self.until, min(now + self.forward.silence_s, latest)))
+
 
 class Pipeline:
-    def __init__(self, steps: Sequence[Step], first_number: int, hops: int) -> None:
-        self._before: list[deque[Entering]] = [deque() for _ in range(hops)]
+    def __init__(self, steps: Sequence[Step], first_number: int, rooms: Sequence[int]) -> None:
+        """`rooms` says how many steps each stage may have at once."""
+        self._rooms = tuple(rooms)
+        self._before: list[deque[Entering]] = [deque() for _ in rooms]
         self._before[0].extend(
             Entering(step, number, 0, None) for number, step in enumerate(steps, first_number)
         )
-        self._at: dict[int, Question] = {}
+        self._at: list[dict[int, Question]] = [{} for _ in rooms]
+
+    @property
+    def open(self) -> Iterator[Question]:
+        """All questions, the oldest of each stage first."""
+        return (question for stage in self._at for question in stage.values())
 
     @property
     def until(self) -> float:
         """When the first question is given up."""
-        return min(question.until for question in self._at.values())
+        return min(question.until for question in self.open)
 
     def question(self, ref: StepRef) -> Question | None:
         """Return the open question of this name."""
-        question = self._at.get(ref.hop)
+        question = self._at[ref.hop].get(ref.step) if 0 <= ref.hop < len(self._at) else None
         return question if question is not None and question.forward.ref == ref else None
 
     def overdue(self, now: float) -> Question | None:
-        return next((each for each in self._at.values() if now >= each.until), None)
+        return next((each for each in self.open if now >= each.until), None)
 
     def ready(self) -> Iterator[Entering]:
-        """Take out what can be asked now; the caller puts each to its hop with `ask`."""
-        for hop in reversed(range(len(self._before))):
-            before = self._before[hop]
-            jammed = hop + 1 < len(self._before) and self._before[hop + 1]
-            if before and hop not in self._at and not jammed:
+        """Take out what can be asked now; the caller puts each to its stage with `ask`."""
+        for stage in reversed(range(len(self._before))):
+            before, jammed = self._before[stage], any(self._before[stage + 1 : stage + 2])
+            while before and len(self._at[stage]) < self._rooms[stage] and not jammed:
                 yield before.popleft()
 
     def ask(self, question: Question) -> None:
-        self._at[question.forward.ref.hop] = question
-
-    def extend(self, question: Question, until: float) -> None:
-        """Wait for this answer until then."""
-        self._at[question.forward.ref.hop] = replace(question, until=until)
-
-    def passed(self, question: Question, activation: Activation | None) -> None:
-        """The hop has answered; with an activation the step goes on to the next one."""
         ref = question.forward.ref
-        del self._at[ref.hop]
+        self._at[ref.hop][ref.step] = question
+
+    def heard(self, question: Question, now: float) -> None:
+        """There was a sign of life of a hop that this is asked of."""
+        self.ask(question.heard(now))
+
+    def in_turn(self, question: Question) -> bool:
+        """Whether no step before this one is at its stage."""
+        return next(iter(self._at[question.forward.ref.hop].values())) is question
+
+    def passed(self, question: Question, activation: Activation | None, now: float) -> None:
+        """The stage has answered; with an activation the step goes on to the next one."""
+        ref = question.forward.ref
+        del self._at[ref.hop][ref.step]
+        for behind in [*self._at[ref.hop].values()]:
+            self.heard(behind, now)
         if activation is not None:
             entering = Entering(question.step, ref.step, ref.hop + 1, activation)
             self._before[ref.hop + 1].append(entering)

@@ -1,6 +1,6 @@
 """What a generation asks next: the steps its caches make possible, each put to hop after hop.
 
-    sequence, route --next_steps--> Pipeline --ask--> Forwards (one question to one hop each)
+    sequence, route --next_steps--> Pipeline --ask--> Forwards (one question to one stage each)
 
 Keeps what names a question (attempt, step number) and whom it went to. It decides nothing about
 answers.
@@ -15,15 +15,19 @@ from meshnet.core.generation.chunking import Chunking
 from meshnet.core.generation.drafting import Drafter
 from meshnet.core.generation.limits import GenerationLimits
 from meshnet.core.generation.pipeline import Entering, Pipeline, Question
-from meshnet.core.generation.requests import can_chain, forward_for
+from meshnet.core.generation.requests import forward_for
 from meshnet.core.generation.sequence import CacheUse, Step, TokenSequence
 from meshnet.core.generation.states import GenerationSpec
 from meshnet.core.generation.transcript import Forward, StepRef
 from meshnet.core.protocol.messages import Mode
-from meshnet.core.vocabulary import DRAFTS_MAX, Drawn, NodeId, Route
+from meshnet.core.vocabulary import DRAFTS_MAX, Drawn, Hop, NodeId, Route
 
 DRAFTS_FAILED_MAX = 2
 """Misses of shortened sessions after which a generation goes on without drafts."""
+
+
+STEPS_OUT_MAX = 8
+"""What a stream takes at once."""
 
 
 class Questions:
@@ -45,7 +49,8 @@ class Questions:
         self.filling_since = 0.0
         self._asked_at = 0.0
         self._drafter = Drafter(sequence.ids, spec.stop.stop_ids, fixed=limits.drafts)
-        self._chains, self._chained = limits.chains, False
+        self._chains = limits.chains
+        self._stages: tuple[tuple[Hop, ...], ...] = ()
         self._guessing, self._drafts_failed = False, 0
         self._chunking = Chunking(limits.prefill_chunk, limits.chunk_grain, limits.step_price)
         self._touched: dict[NodeId, None] = {}
@@ -79,8 +84,14 @@ class Questions:
             self.filling_since = now
         first_number = self._step + 1
         self._step += len(steps)
-        self._chained = self._chains and can_chain(steps, self.route)
-        return Pipeline(steps, first_number, 1 if self._chained else len(self.route.hops))
+        self._stages = self._stages_now()
+        return Pipeline(steps, first_number, [_room(hops) for hops in self._stages])
+
+    def _stages_now(self) -> tuple[tuple[Hop, ...], ...]:
+        """Say which hops answer as one: those that hand steps on, of sessions that all hold."""
+        if self._chains and self._sequence.use is CacheUse.CACHED:
+            return self.route.segments
+        return tuple((hop,) for hop in self.route.hops)
 
     def leave_chain(self) -> None:
         """Nodes failed to hand a step on: from now on each is asked by itself."""
@@ -124,9 +135,9 @@ class Questions:
         step = entering.step
         forward = forward_for(
             step,
-            StepRef(self.attempt, entering.number, entering.hop),
+            StepRef(self.attempt, entering.number, entering.stage),
             entering.activation,
-            chained=self._chained,
+            hops=self._stages[entering.stage],
             spec=self._spec,
             route=self.route,
             limits=self._limits,
@@ -134,7 +145,12 @@ class Questions:
         )
         if step.mode is not Mode.STATELESS:
             self._touched |= {hop.node: None for hop in forward.hops}
-        for hop in forward.hops:
-            self._accounts.asked(hop, tokens=len(step.tokens), activation=entering.activation)
+        tokens, activation = len(step.tokens), entering.activation
+        self._accounts.asked(forward.hops, tokens=tokens, activation=activation)
         pipeline.ask(Question(forward, step, now, now + forward.silence_s))
         return forward
+
+
+def _room(hops: tuple[Hop, ...]) -> int:
+    """Say how many steps a stage may have: one hop one, others one at work and one on its way."""
+    return 1 if len(hops) == 1 else min(2 * len(hops), STEPS_OUT_MAX)

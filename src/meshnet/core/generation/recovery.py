@@ -11,7 +11,7 @@ from the budget (limits.py), so a generation that gets nowhere ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from meshnet.core.generation.limits import GenerationLimits, RecoveryBudget
@@ -22,7 +22,7 @@ from meshnet.core.generation.sequence import CacheUse, TokenSequence
 from meshnet.core.generation.states import Rerouting, State, Waiting
 from meshnet.core.generation.transcript import Fail, FailureCode, RefillReason, Reroute
 from meshnet.core.protocol.messages import Refusal
-from meshnet.core.vocabulary import Hop
+from meshnet.core.vocabulary import Hop, HopLost, SessionDescription
 
 WAITS_HERE = 2
 """How often a node is waited for before another route is looked for, and so on in turn."""
@@ -109,6 +109,17 @@ class Recovery:
         self._questions.leave_chain()
         return self.refill(RefillReason.CHAIN, why, now)
 
+    def silent(
+        self, question: Question, found: Sequence[SessionDescription | HopLost | None], now: float
+    ) -> Turn:
+        """A chain fell silent. A hop of it that is silent too is lost; else the way there was."""
+        for hop, state in zip(question.forward.hops, found, strict=False):
+            if isinstance(state, HopLost):
+                return self.lost(hop, f"silent, and so was its chain: {state}", now)
+        got = [hop.node for hop, state in zip(question.forward.hops, found, strict=False)
+               if _has(state, question)]  # fmt: skip
+        return self.chain_broken(f"a step was lost behind {got[-1] if got else 'the head'}", now)
+
     def lost(self, hop: Hop, why: str, now: float) -> Turn:
         return self._reroute(hop, RefillReason.LOST, f"{hop.node}: {why}", now)
 
@@ -155,3 +166,11 @@ class Recovery:
         if exhausted is None:
             return None
         return Fail(FailureCode.UPSTREAM, f"{exhausted}; last: {why}")
+
+
+def _has(state: SessionDescription | HopLost | None, question: Question) -> bool:
+    """Whether a hop that answered holds the step's positions."""
+    if not isinstance(state, SessionDescription):
+        return False
+    asked = question.forward.request
+    return state.attempt == asked.attempt and state.length >= question.step.length_after

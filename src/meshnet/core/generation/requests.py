@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from meshnet.core.generation.limits import GenerationLimits
@@ -34,22 +33,24 @@ def forward_for(
     ref: StepRef,
     activation: Activation | None,
     *,
-    chained: bool,
+    hops: tuple[Hop, ...],
     spec: GenerationSpec,
     route: Route,
     limits: GenerationLimits,
     remaining_s: float,
 ) -> Forward:
-    """Ask the hop of `ref` for `step`; `activation` is None for the first hop."""
+    """Ask `hops` for `step`, the first of them; `activation` is None for the route's first hop.
+
+    While a chain is at work its hops give signs of life, so it may be silent for no longer than
+    one hop.
+    """
     silence_s = min(limits.step.of(len(step.tokens)), remaining_s)
     timeout_s = min(silence_s * limits.queue, remaining_s)
-    hop = route.hops[ref.hop]
+    hop, *chain = hops
     request = _request(step, ref.attempt, activation, spec, route, hop, timeout_s)
-    if not chained:
-        return Forward(ref, hop, request, timeout_s, silence_s)
-    chain = route.hops[1:]
-    silence_s = min(silence_s * len(route.hops), remaining_s)
-    return Forward(ref, hop, replace(request, route=chain), timeout_s, silence_s, chain)
+    if chain:
+        request = replace(request, route=tuple(chain))
+    return Forward(ref, hop, request, timeout_s, silence_s, tuple(chain))
 
 
 def _request(
@@ -105,12 +106,6 @@ def _stages(route: Route) -> int:
     """
     largest = max(len(hop.layers) for hop in route.hops)
     return min(max(round(route.hops[-1].layers.stop / largest), 1), STAGES_MAX)
-
-
-def can_chain(steps: Sequence[Step], route: Route) -> bool:
-    """Tell whether nodes may hand on what comes next: one step of sessions that all hops hold."""
-    step = steps[0]
-    return len(steps) == 1 and step.mode is Mode.DECODE and step.adopt is None and route.chain
 
 
 def is_answer(reply: ActivationReply | TokenReply, step: Step, *, is_tail: bool) -> bool:

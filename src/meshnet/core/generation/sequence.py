@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from meshnet.core.protocol.digest import PrefixDigest
+from meshnet.core.protocol.marks import Marks
 from meshnet.core.protocol.messages import Mode
 from meshnet.core.vocabulary import SessionId
 
@@ -71,6 +72,8 @@ class Adoption:
     session: SessionId
     length: int
     held: int
+    marks: Marks = Marks()  # noqa: RUF009
+    """Of its first `length` positions."""
 
 
 class TokenSequence:
@@ -85,12 +88,14 @@ class TokenSequence:
         self._prompt_length = len(prompt)
         self._digest = PrefixDigest()
         self._held = 0
+        self._marks = Marks()
         self._use = use
         self._adopt: SessionId | None = None
         if adoption is not None and use is CacheUse.CACHED:
             assert 0 < adoption.length < len(prompt), "the last position has to be run"
             self._digest = self._digest.extend(prompt[: adoption.length])
             self._held, self._adopt = adoption.held, adoption.session
+            self._marks = adoption.marks
 
     @property
     def use(self) -> CacheUse:
@@ -120,6 +125,7 @@ class TokenSequence:
 
     def forget_cached(self) -> None:
         self._digest, self._held, self._adopt = PrefixDigest(), 0, None
+        self._marks = Marks()
 
     def append(self, token_id: int) -> None:
         self._ids.append(token_id)
@@ -128,9 +134,16 @@ class TokenSequence:
         """Every hop confirmed `step`: its positions are cached, `accepted` guesses among them."""
         if self._use is CacheUse.CACHED:
             assert step.past_length == self._digest.length
-            known = len(step.tokens) - step.drafts + accepted
-            self._digest = self._digest.extend(step.tokens[:known])
+            sure = len(step.tokens) - step.drafts
+            self._digest = self._digest.extend(step.tokens[: sure + accepted])
             self._held, self._adopt = step.length_after, None
+            marks = self._marks.before(step.past_length, sure)
+            self._marks = marks.after(step.length_after, sure, want_token=step.want_token)
+
+    @property
+    def marks(self) -> Marks:
+        """What the hops can go back to, if not to any length."""
+        return self._marks
 
     def cached(self) -> tuple[tuple[int, ...], int] | None:
         """Return the ids that every hop has confirmed, and how many positions the hops hold."""

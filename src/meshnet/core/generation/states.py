@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshnet.core.generation.pipeline import Pipeline
+from meshnet.core.generation.pipeline import Pipeline, Question
 from meshnet.core.generation.sequence import Adoption
 from meshnet.core.generation.stopping import StopRules
 from meshnet.core.generation.transcript import RefillReason, Reroute
@@ -51,6 +51,14 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
+class Locating:
+    """A chain fell silent: its hops are asked how far the step got, until then."""
+
+    question: Question
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
 class Rerouting:
     """`ask_at` None: a Reroute is being carried out; else the time to ask for the next."""
 
@@ -69,7 +77,7 @@ class Done:
     """Ended; whatever comes is ignored."""
 
 
-State = Idle | Asking | Delivering | Waiting | Rerouting | Done
+State = Idle | Asking | Delivering | Waiting | Locating | Rerouting | Done
 
 
 def own_deadline(state: State) -> float | None:
@@ -77,7 +85,7 @@ def own_deadline(state: State) -> float | None:
     match state:
         case Asking(pipeline):
             return pipeline.until
-        case Waiting(until=until):
+        case Waiting(until=until) | Locating(until=until):
             return until
         case Rerouting(ask_at=ask_at):
             return ask_at

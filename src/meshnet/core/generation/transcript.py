@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from meshnet.core.generation.accounting import GenerationStats
+from meshnet.core.protocol.marks import Marks
 from meshnet.core.protocol.messages import (
     ForwardRequest,
     Refusal,
@@ -19,7 +20,15 @@ from meshnet.core.protocol.messages import (
     Reserved,
     ReserveRequest,
 )
-from meshnet.core.vocabulary import Hop, NodeId, Route, SampledToken, SessionId
+from meshnet.core.vocabulary import (
+    Hop,
+    HopLost,
+    NodeId,
+    Route,
+    SampledToken,
+    SessionDescription,
+    SessionId,
+)
 
 
 class FinishReason(Enum):
@@ -102,6 +111,13 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Located:
+    """What each hop that was asked for it knows of the session; HopLost: it said nothing."""
+
+    found: tuple[SessionDescription | HopLost | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Rerouted:
     route: Route
 
@@ -124,7 +140,7 @@ class Cancelled:
 
 
 GenerationEvent = (
-    Started | Delivered | Replied | Alive | Lost | Rerouted | NoRoute | Tick | Cancelled
+    Started | Delivered | Replied | Alive | Lost | Located | Rerouted | NoRoute | Tick | Cancelled
 )
 
 
@@ -178,6 +194,15 @@ class Forward:
 
 
 @dataclass(frozen=True, slots=True)
+class Locate:
+    """Ask these hops at the same time how far the session got; answer with `Located`."""
+
+    session: SessionId
+    hops: tuple[Hop, ...]
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Emit:
     """Hand this token to the consumer. It never changes and never comes twice."""
 
@@ -212,6 +237,7 @@ class Remains:
     held: int
     prompt_length: int
     route: Route
+    marks: Marks = Marks()  # noqa: RUF009
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +262,7 @@ class Fail:
     retry_after_s: float | None = None
 
 
-GenerationAction = Forward | Emit | Refilling | Reroute | Release | Finish | Fail
+GenerationAction = Forward | Locate | Emit | Refilling | Reroute | Release | Finish | Fail
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,9 @@
     head ──step n──▶ hop 0 ──step n──▶ hop 1 ──step n──▶ tail
       ◀─────────────── answer to step n ─────────────────┘     on the head's own stream to the tail
 
+A way may end before the last layers: then its last hop answers with an activation, as it would to
+the head alone, and the head asks whoever comes next.
+
 A chained step keeps its number on its way, and whichever hop ends it answers on the stream that
 the head has to that hop. Its number has the highest bit, so that an answer nobody waits for any
 more is known as such, and never taken for one to another step.
@@ -17,7 +20,6 @@ from meshnet.core.protocol.messages import (
     ActivationReply,
     Code,
     ForwardRequest,
-    Mode,
     Refusal,
     Reply,
 )
@@ -31,12 +33,10 @@ def is_chained(number: int) -> bool:
     return bool(number & CHAINED)
 
 
-def check_route(route: tuple[Hop, ...], mode: Mode) -> None:
-    """Raise BadField for a way that is too long, in a circle, or not of a decode."""
+def check_route(route: tuple[Hop, ...]) -> None:
+    """Raise BadField for a way that is too long, in a circle, or with a gap."""
     if len(route) > ROUTE_MAX or len({hop.node for hop in route}) < len(route):
         raise BadField("meta.route", f"at most {ROUTE_MAX} nodes, each once", len(route))
-    if mode is not Mode.DECODE:
-        raise BadField("meta.route", "no hops to come but in a decode", mode.value)
     if any(a.layers.stop != b.layers.start for a, b in pairwise(route)):
         raise BadField("meta.route", "layers that follow each other", str(route))
 
@@ -52,10 +52,10 @@ def handed_on(step: ForwardRequest, reply: Reply, *, took_ms: int) -> ForwardReq
         return reply
     if reply.cached != step.past_length + len(step.tokens):
         return Refusal(Code.HOP_FAILED, f"holds {reply.cached} positions after the step")
-    if not isinstance(reply, ActivationReply):
-        return reply if not step.route else Refusal(Code.HOP_FAILED, "the last layers, half-way")
     if not step.route:
-        return Refusal(Code.HOP_FAILED, "the way ends before the last layers")
+        return reply
+    if not isinstance(reply, ActivationReply):
+        return Refusal(Code.HOP_FAILED, "the last layers, half-way")
     left_ms = None if step.deadline_ms is None else step.deadline_ms - took_ms
     if left_ms is not None and left_ms < 1:
         return Refusal(Code.DEADLINE, "the deadline passed before the step could be handed on")

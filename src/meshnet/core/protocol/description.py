@@ -68,6 +68,7 @@ def _shard_values(shard: ShardDescription) -> dict[str, Any]:
             "kv_cache": shard.capabilities.kv_cache,
             "multi_token": shard.capabilities.multi_token,
             "truncate": shard.capabilities.truncate,
+            "marks": shard.capabilities.marks,
             "batch": shard.capabilities.batch,
             "exact": shard.capabilities.exact,
         },
@@ -152,6 +153,7 @@ def _capabilities(fields: Fields) -> Capabilities:
         kv_cache=fields.truth("kv_cache"),
         multi_token=fields.truth("multi_token"),
         truncate=_told(fields, "truncate"),
+        marks=fields.integer("marks") if fields.has("marks") else 0,
         batch=_told(fields, "batch"),
         exact=_told(fields, "exact"),
     )

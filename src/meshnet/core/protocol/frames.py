@@ -356,7 +356,7 @@ def _check(request: ForwardRequest) -> None:
     """Check what one part of a step allows another to say. Raises BadField."""
     _check_drafts(request)
     if request.route:
-        check_route(request.route, request.mode)
+        check_route(request.route)
     if request.adopt is not None:
         check_adoption(
             request.mode, request.session, request.adopt, request.past_length, prefix=request.prefix

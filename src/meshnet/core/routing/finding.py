@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from meshnet.core.vocabulary import (
     Hop,
@@ -115,17 +116,20 @@ def find_route(
         kv_cache=all(capability.kv_cache for capability in capabilities),
         multi_token=all(capability.multi_token for capability in capabilities),
         truncate=all(capability.truncate for capability in capabilities),
-        chain=_chained(best.hops, inventory),
+        marks=all(capability.shortens for capability in capabilities),
+        onward=_onward(best.hops, inventory),
         fingerprint=best.holdings[0].shard.fingerprint,
     )
 
 
-def _chained(hops: Sequence[Hop], inventory: Inventory) -> bool:
-    """Whether each node can hand steps on to the next one; one alone has nobody to hand on to."""
-    nodes = [inventory.nodes[hop.node] for hop in hops]
-    able = all(node.stream and node.chain for node in nodes)
-    known = all(after.node in before.peers for before, after in zip(nodes, hops[1:], strict=False))
-    return len({hop.node for hop in hops}) == len(hops) > 1 and able and known
+def _onward(hops: Sequence[Hop], inventory: Inventory) -> frozenset[NodeId]:
+    """Say which nodes can hand steps on to the next: both know how, and the one knows the other."""
+    able = {hop.node for hop in hops if (node := inventory.nodes[hop.node]).stream and node.chain}
+    return frozenset(
+        hop.node
+        for hop, after in pairwise(hops)
+        if hop.node in able and after.node in able & {*inventory.nodes[hop.node].peers}
+    )
 
 
 def _holdings(inventory: Inventory, model: ModelId, avoid: Collection[NodeId]) -> list[_Holding]:

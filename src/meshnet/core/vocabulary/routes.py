@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from meshnet.core.vocabulary.identity import WIRE_VERSION, ModelId, NodeId
@@ -26,9 +27,31 @@ class Route:
     kv_cache: bool = True
     multi_token: bool = True
     truncate: bool = False
-    chain: bool = False
+    marks: bool = False
+    """Each hop can shorten a session, if only to its marks."""
+    onward: frozenset[NodeId] = frozenset()
+    """The nodes that can hand a step on to the hop behind theirs."""
     fingerprint: str = ""
     """Of the model on all its hops; a generation never changes it half-way."""
 
     def __post_init__(self) -> None:
         check_cover([hop.layers for hop in self.hops])
+
+    @property
+    def chain(self) -> bool:
+        """Whether a step can go from the first hop to the last without the head."""
+        return len(self.hops) > 1 and len(self.segments) == 1
+
+    @property
+    def segments(self) -> tuple[tuple[Hop, ...], ...]:
+        """The hops in runs through which a step is handed on; the last of each run answers."""
+        return tuple(self._segments())
+
+    def _segments(self) -> Iterator[tuple[Hop, ...]]:
+        run: tuple[Hop, ...] = ()
+        for hop in self.hops:
+            if run and (run[-1].node not in self.onward or hop.node in {each.node for each in run}):
+                yield run
+                run = ()
+            run = (*run, hop)
+        yield run
