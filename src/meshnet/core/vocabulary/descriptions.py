@@ -28,10 +28,17 @@ class Capabilities:
     multi_token: bool
     truncate: bool = False
     """A session can be shortened, and answers then as if it had never been longer."""
+    marks: int = 0
+    """A session that cannot be shortened goes back to so many of its marks (protocol.marks)."""
     batch: bool = False
     """Steps of several sessions may share a call."""
     exact: bool = False
     """A position's result is bitwise the same in every chunk, batch, refill and truncation."""
+
+    @property
+    def shortens(self) -> bool:
+        """Whether a session can be shortened, to any length or to its marks."""
+        return self.truncate or self.marks > 0
 
 
 @dataclass(frozen=True, slots=True)
