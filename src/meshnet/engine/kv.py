@@ -19,6 +19,9 @@ Legend: H key/value heads, T new positions, D head size.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
@@ -49,6 +52,37 @@ def kept_max(window: int) -> int:
     return 3 * KEY_GRID + -(-(window - 1) // KEY_GRID) * KEY_GRID
 
 
+class Buffer(Protocol):
+    """Keys and values of one session and one layer, wherever they lie."""
+
+    @property
+    def window(self) -> int | None: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def tensors(self) -> Iterator[Tensor]:
+        """All memory held."""
+        ...
+
+    def append(self, keys_HTD: Tensor, values_HTD: Tensor) -> None: ...
+    def last(self, positions: int) -> tuple[Tensor, Tensor]: ...
+    def settle(self) -> None: ...
+    def can_truncate(self, length: int) -> bool: ...
+    def truncate(self, length: int) -> None: ...
+
+
+class BufferedLayer:
+    """A layer of a session's cache that holds a buffer and nothing else."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.buffer = buffer
+
+
 class KVBuffer:
     """Grows by whole cells. `keys` HSD and `values` HSD hold slots; None until the first append."""
 
@@ -71,6 +105,10 @@ class KVBuffer:
         if self.keys is None or self.values is None:
             return 0
         return self.keys.nbytes + self.values.nbytes
+
+    def tensors(self) -> Iterator[Tensor]:
+        if self.keys is not None and self.values is not None:
+            yield from (self.keys, self.values)
 
     def append(self, keys_HTD: Tensor, values_HTD: Tensor) -> None:
         """Write T positions at `length`."""
