@@ -10,7 +10,14 @@ from dataclasses import dataclass, field, replace
 import pytest
 from tests.wire.echoing import LIMITS, TAIL, EchoService, activation, serving
 
-from meshnet.core.protocol.messages import Code, ForwardRequest, Mode, Refusal, TokenReply
+from meshnet.core.protocol.messages import (
+    ActivationReply,
+    Code,
+    ForwardRequest,
+    Mode,
+    Refusal,
+    TokenReply,
+)
 from meshnet.core.vocabulary import (
     WIRE_VERSION,
     Drawn,
@@ -83,6 +90,65 @@ async def test_a_step_goes_from_node_to_node_and_the_last_one_answers_the_head()
         assert [asked.past_length for asked in service.seen] == [17, 18, 19]
         assert all(asked.activation == activation(1) for asked in service.seen)
     assert [len(service.seen[0].route) for service in mesh.services] == [2, 1, 0]
+
+
+async def test_steps_asked_one_after_the_other_go_in_that_order_also_while_streams_open():
+    async with three() as mesh, asyncio.TaskGroup() as tasks:
+        chunks = [
+            tasks.create_task(mesh.head.chain(IDS, step(17 + at, 40 + at), 10)) for at in range(6)
+        ]
+
+    assert [chunk.result()[0] for chunk in chunks] == [IDS[2]] * 6
+    for service in mesh.services:
+        assert [asked.past_length for asked in service.seen] == [17, 18, 19, 20, 21, 22]
+
+
+async def test_a_prompt_goes_from_node_to_node_too():
+    prefill = replace(step(0), mode=Mode.PREFILL, want_token=False)
+    async with three() as mesh:
+        end = await mesh.head.chain(IDS, prefill, 10)
+
+    assert isinstance(end[1], TokenReply)
+    assert [asked.mode for service in mesh.services for asked in service.seen] == [Mode.PREFILL] * 3
+    assert not mesh.services[2].seen[0].want_token
+
+
+async def test_a_way_that_ends_in_the_middle_ends_with_its_activation():
+    async with three() as mesh:
+        short = replace(step(), route=step().route[:1])
+        node, end = await mesh.head.chain(IDS[:2], short, 10)
+
+    assert (node, end) == (IDS[1], ActivationReply(activation(1), 18, 5))
+    assert not mesh.services[2].seen
+
+
+async def test_a_step_given_up_ends_the_streams_of_all_its_hops():
+    async with three() as mesh:
+        await mesh.head.chain(IDS, step(), 10)
+        last = mesh.services[2]
+        last.go_on = asyncio.Event()
+        last.arrived.clear()
+        async with asyncio.TaskGroup() as tasks:
+            given_up = tasks.create_task(mesh.head.chain(IDS, step(18), 10))
+            await last.arrived.wait()
+            given_up.cancel()
+        last.go_on.set()
+        async with asyncio.timeout(10):
+            while any(service.pins[S] for service in mesh.services):  # noqa: ASYNC110  # no event
+                await asyncio.sleep(0)
+
+
+async def test_each_node_tells_how_far_a_session_got():
+    async with three() as mesh:
+        await mesh.head.chain(IDS, step(), 10)
+        told = [await mesh.head.session(node, S, 10) for node in IDS]
+        unknown = await mesh.head.session(IDS[0], SessionId("other"), 10)
+        await mesh.stops[1].aclose()
+        with pytest.raises(HopLost):
+            await mesh.head.session(IDS[1], S, 10)
+
+    assert [each.length for each in told if each is not None] == [18] * 3
+    assert unknown is None
 
 
 async def test_deadlines_shrink_along_the_way():
