@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshnet.core.scheduling.scheduler import StepScheduler
-from meshnet.core.scheduling.steps import BatchLimits, StepId, WaitingStep
+from meshnet.core.scheduling.steps import Batch, BatchLimits, StepId, WaitingStep
 from meshnet.core.vocabulary import LayerRange, ModelId, NoRoom, SessionId
 
 LIMITS = BatchLimits(positions_max=40, steps_max=3, waiting_max=6)
@@ -35,6 +35,8 @@ def steps(positions: st.SearchStrategy[int]) -> st.SearchStrategy[WaitingStep]:
 ANY = st.one_of(steps(LIGHT), steps(CHUNKS))
 PLAYS = st.lists(st.one_of(ANY, st.none(), st.integers(0, 20)), max_size=60)
 """A step comes, a batch is asked for (None), or one of those that wait leaves (a number)."""
+PACES = st.sampled_from([-1.0, 1.0])
+"""When a batch is asked for."""
 
 
 @dataclass
@@ -106,6 +108,29 @@ def test_a_device_is_never_left_idle_while_a_step_waits(moves):
     play = Play().all(moves)
     while play.waiting:
         assert play.batch()
+
+
+class Choosing(StepScheduler):
+    """Goes the whole way also where there is nothing to choose from."""
+
+    def next_batch(self, now: float) -> Batch:
+        return self._chosen(now)
+
+
+TIMED = st.builds(replace, ANY, deadline=st.sampled_from([None, None, None, None, None, 0.0]))
+
+
+@LAWS
+@given(st.lists(st.one_of(TIMED, PACES), min_size=20, max_size=60))
+def test_the_only_step_is_taken_as_if_it_had_been_chosen(moves):
+    short, long = StepScheduler(LIMITS), Choosing(LIMITS)
+    for move in moves:
+        if isinstance(move, WaitingStep):
+            if len(short) < LIMITS.waiting_max:
+                assert short.add(move) == long.add(move)
+        else:
+            assert short.next_batch(move) == long.next_batch(move)
+            assert len(short) == len(long)
 
 
 @LAWS

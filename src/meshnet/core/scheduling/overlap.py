@@ -35,6 +35,11 @@ class RecentSessions:
         if sessions:
             self._batches.append((batch[0].group, sessions))
 
+    def note_one(self, step: WaitingStep) -> None:
+        """Note a batch of one light step."""
+        if step.session is not None:
+            self._batches.append((step.group, frozenset((step.session,))))
+
     def share(self, waiting: Sequence[WaitingStep]) -> int:
         """Return how many of the waiting light steps, all of one group, may run together."""
         first = waiting[0]

@@ -21,7 +21,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshnet.core.scheduling.overlap import RecentSessions
-from meshnet.core.scheduling.steps import Batch, BatchLimits, StepId, WaitingStep
+from meshnet.core.scheduling.steps import (
+    LIGHT_POSITIONS_MAX,
+    Batch,
+    BatchLimits,
+    StepId,
+    WaitingStep,
+)
 from meshnet.core.scheduling.turns import Turns
 from meshnet.core.vocabulary import NoRoom, SessionId
 
@@ -77,6 +83,9 @@ class StepScheduler:
 
     def next_batch(self, now: float) -> Batch:
         """Take the steps that run next off the queue; none if none waits."""
+        return self._only(now) if len(self._steps) < 2 else self._chosen(now)
+
+    def _chosen(self, now: float) -> Batch:
         spent = self._expire(now)
         if self._ran_chunk:
             self._waited.update(step_id for step_id, _ in self._ready(self._light))
@@ -88,6 +97,26 @@ class StepScheduler:
         self._ran_chunk = any(not step.is_light for _, step in chosen)
         self._passed_over = bool(self._chunks) and not self._ran_chunk
         return Batch(tuple(step_id for step_id, _ in chosen), spent)
+
+    def _only(self, now: float) -> Batch:
+        """Do what `_chosen` does, where there is at most one step to choose from."""
+        if not self._steps:
+            self._ran_chunk = self._passed_over = False
+            return _NOTHING
+        ((step_id, step),) = self._steps.items()
+        self._steps.clear()
+        self._sessions.clear()
+        self._light.clear()
+        self._chunks.clear()
+        self._waited.clear()
+        self._passed_over = False
+        if step.deadline is not None and step.deadline <= now:
+            self._ran_chunk = False
+            return Batch(spent=(step_id,))
+        self._ran_chunk = step.positions > LIGHT_POSITIONS_MAX
+        if not self._ran_chunk:
+            self._recent.note_one(step)
+        return Batch((step_id,))
 
     def _expire(self, now: float) -> tuple[StepId, ...]:
         late = [
@@ -158,6 +187,9 @@ class StepScheduler:
             steps.remove(step_id)
             if not steps:
                 del self._sessions[step.session]
+
+
+_NOTHING = Batch()
 
 
 def _merge(first: WaitingStep, other: WaitingStep) -> bool:

@@ -39,6 +39,9 @@ class Turns:
         if steps:
             self._owners[step.owner] = steps
 
+    def clear(self) -> None:
+        self._owners.clear()
+
     def in_order(self) -> Iterator[tuple[StepId, WaitingStep]]:
         """Yield every step in the order in which they would be served."""
         queues = [iter(steps.items()) for steps in self._owners.values()]
