@@ -26,7 +26,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from meshnet.core.scheduling.scheduler import RETRY_AFTER_S, StepScheduler
 from meshnet.core.scheduling.steps import Batch, BatchLimits, StepId
 from meshnet.core.vocabulary import NoRoom
-from meshnet.node.steps import StepJob, run_together
+from meshnet.node.steps import StepJob, run_alone, run_together
 
 T = TypeVar("T")
 W = TypeVar("W")
@@ -58,21 +58,26 @@ class Compute(Protocol):
         ...
 
 
-class _Call(Generic[W, T]):
-    """Work that somebody waits for, and the reply."""
+class _Call(Generic[W]):
+    """Work that somebody waits for, and how it ended. `ended` is set on the event loop."""
+
+    __slots__ = ("ended", "error", "loop", "result", "wake", "work")
 
     def __init__(self, work: W, loop: asyncio.AbstractEventLoop) -> None:
         self.work = work
         self.loop = loop
-        self.reply: asyncio.Future[T] = loop.create_future()
+        self.wake: asyncio.Future[None] = loop.create_future()
+        self.ended = False
+        self.result: Any = None
+        self.error: BaseException | None = None
 
     def let_go(self) -> None:
         """Keep nothing: the thread holds its last call, and an error's frames hold theirs."""
-        del self.work, self.reply
+        del self.work, self.wake, self.result, self.error
 
 
-_FunctionCall = _Call[Callable[[], Any], Any]
-_StepCall = _Call[StepJob[Any], None]
+_FunctionCall = _Call[Callable[[], Any]]
+_StepCall = _Call[StepJob[Any]]
 
 
 class ComputeThread:
@@ -121,7 +126,7 @@ class ComputeThread:
         return len(self._functions) + len(self._steps)
 
     async def run(self, fn: Callable[[], T]) -> T:
-        call: _Call[Callable[[], T], T] = _Call(fn, asyncio.get_running_loop())
+        call: _FunctionCall = _Call(fn, asyncio.get_running_loop())
         with self._lock:
             self._check_room(len(self._functions))
             self._functions.append(call)
@@ -133,7 +138,12 @@ class ComputeThread:
             self._functions.remove(call)
             return True
 
-        return await self._ended(call, withdraw)
+        try:
+            await self._ended(call, withdraw)
+            result: T = call.result
+            return result
+        finally:
+            call.let_go()
 
     async def step(self, job: StepJob[Any]) -> None:
         call: _StepCall = _Call(job, asyncio.get_running_loop())
@@ -147,7 +157,10 @@ class ComputeThread:
             self._steps.pop(step_id, None)
             return self._scheduler.remove(step_id)
 
-        await self._ended(call, withdraw)
+        try:
+            await self._ended(call, withdraw)
+        finally:
+            call.let_go()
 
     def close(self, deadline_s: float) -> bool:
         """Refuse what waits and stop after the running work. False: it still runs then."""
@@ -163,20 +176,20 @@ class ComputeThread:
         if waiting >= self._jobs_max:
             raise NoRoom(f"{waiting} steps wait already", RETRY_AFTER_S)
 
-    async def _ended(self, call: _Call[W, T], withdraw: Callable[[], bool]) -> T:
+    async def _ended(self, call: _Call[Any], withdraw: Callable[[], bool]) -> None:
         """Wait for the end of work, or withdraw it if the caller is cancelled before it starts."""
         try:
-            await asyncio.wait((call.reply,))
+            await call.wake
         except asyncio.CancelledError:
             with self._lock:
                 withdrawn = withdraw()
-            if not withdrawn:
-                await _until_done(call.reply)
+            while not withdrawn and not call.ended:  # however often it is cancelled meanwhile
+                call.wake = call.loop.create_future()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await call.wake
             raise
-        else:
-            return call.reply.result()
-        finally:
-            call.let_go()
+        if call.error is not None:
+            raise call.error
 
     def _main(self, on_start: Callable[[], object] | None, started: threading.Event) -> None:
         try:
@@ -189,8 +202,9 @@ class ComputeThread:
             started.set()
         arrived = self._arrivals.get()
         while arrived:
-            while self._run_next():
-                pass
+            while self._functions or self._steps:
+                if not self._run_next():
+                    break
             arrived = self._arrived()
         self._refuse_all()
 
@@ -213,9 +227,10 @@ class ComputeThread:
             spent = [self._steps.pop(step_id) for step_id in batch.spent]
         if function is not None:
             _run_function(function)
-        for call in spent:
-            call.work.expire()
-        _answer(spent)
+        if spent:
+            for call in spent:
+                call.work.expire()
+            _answer(spent)
         if steps:
             _run_steps(steps)
         return function is not None or bool(steps or spent)
@@ -223,59 +238,57 @@ class ComputeThread:
     def _refuse_all(self) -> None:
         with self._lock:
             self._scheduler.clear()
-            left: list[_Call[Any, Any]] = [*self._functions, *self._steps.values()]
+            left: list[_Call[Any]] = [*self._functions, *self._steps.values()]
             self._functions.clear()
             self._steps.clear()
-        _answer(left, error=_stopping())
+        for call in left:
+            call.error = _stopping()
+        _answer(left)
 
 
-def _run_function(call: _Call[Callable[[], T], T]) -> None:
+def _run_function(call: _FunctionCall) -> None:
     try:
-        result = call.work()
+        call.result = call.work()
     except BaseException as error:  # noqa: BLE001  # boundary: the caller gets it, the thread lives on
-        _answer([call], error=error)
-    else:
-        _answer([call], result)
+        call.error = error
+    _answer([call])
 
 
 def _run_steps(calls: Sequence[_StepCall]) -> None:
     try:
-        run_together([call.work for call in calls])
-    except BaseException as error:  # noqa: BLE001  # boundary: the callers get it, the thread lives on
-        _answer(calls, error=error)
-    else:
-        _answer(calls)
-
-
-def _answer(
-    calls: Sequence[_Call[Any, Any]], result: Any = None, *, error: BaseException | None = None
-) -> None:
-    """Answer all calls, with one visit to each event loop."""
-    replies: dict[asyncio.AbstractEventLoop, list[asyncio.Future[Any]]] = {}
-    for call in calls:
-        replies.setdefault(call.loop, []).append(call.reply)
-    for loop, those in replies.items():
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(_settle, those, result, error)
-
-
-def _settle(
-    replies: Sequence[asyncio.Future[Any]], result: Any, error: BaseException | None
-) -> None:
-    for reply in replies:
-        if error is None:
-            reply.set_result(result)
+        if len(calls) == 1:
+            run_alone(calls[0].work)
         else:
-            reply.set_exception(error)
+            run_together([call.work for call in calls])
+    except BaseException as error:  # noqa: BLE001  # boundary: the callers get it, the thread lives on
+        for call in calls:
+            call.error = error
+    _answer(calls)
+
+
+def _answer(calls: Sequence[_Call[Any]]) -> None:
+    """Wake all callers, with one visit to each event loop."""
+    if len(calls) == 1:
+        _visit(calls[0].loop, calls)
+        return
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Call[Any]]] = {}
+    for call in calls:
+        by_loop.setdefault(call.loop, []).append(call)
+    for loop, those in by_loop.items():
+        _visit(loop, those)
+
+
+def _visit(loop: asyncio.AbstractEventLoop, calls: Sequence[_Call[Any]]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(_settle, calls)
+
+
+def _settle(calls: Sequence[_Call[Any]]) -> None:
+    for call in calls:
+        call.ended = True
+        if not call.wake.done():  # a caller that was cancelled waits anew
+            call.wake.set_result(None)
 
 
 def _stopping() -> NoRoom:
     return NoRoom("this node is stopping", RETRY_AFTER_S)
-
-
-async def _until_done(reply: asyncio.Future[T]) -> None:
-    """Wait for work that runs, however often its caller is cancelled meanwhile."""
-    while not reply.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait((reply,))
-    reply.exception()  # retrieved, so that asyncio does not report it as forgotten

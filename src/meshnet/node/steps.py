@@ -163,6 +163,18 @@ class StepJob(Generic[S]):
         return state
 
 
+def run_alone(job: StepJob[S]) -> None:
+    """Run a step if it is still wanted. Raises no Exception."""
+    if not job.begin():
+        return
+    try:
+        result = job.shard.run(job.step, job.state)
+    except Exception as error:  # noqa: BLE001  # boundary: see `StepJob.fail`
+        job.fail(error)
+    else:
+        job.finish(result, batch=1, share=1.0)
+
+
 def run_together(jobs: list[StepJob[S]]) -> None:
     """Run those steps of one shard that are still wanted, in one call. Raises no Exception.
 
