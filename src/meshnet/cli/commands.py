@@ -83,6 +83,7 @@ def up(
     fast_prefill: options.FastPrefill = None,
     threads: options.Threads = None,
     drafts: options.Drafts = None,
+    routes: options.Routes = None,
     json_ready: options.JsonReady = False,
     config: options.Config = None,
     settings: options.Set = None,
@@ -97,6 +98,7 @@ def up(
         "weights": weights,
         "threads": threads,
         "drafts": drafts,
+        "routes": routes,
         "fast_prefill": fast_prefill,
     }
     up(options.settings_from(flags, config, settings), nodes=nodes, split=split, as_json=json_ready)
@@ -160,6 +162,7 @@ def serve(
         int | None, typer.Option("--port", "-p", show_default="8000", help="Port of the API.")
     ] = None,
     drafts: options.Drafts = None,
+    routes: options.Routes = None,
     json_ready: options.JsonReady = False,
     config: options.Config = None,
     settings: options.Set = None,
@@ -167,7 +170,7 @@ def serve(
     """Offer an OpenAI-compatible API over nodes that run already."""
     from meshnet.cli.gateway_process import run_gateway
 
-    flags = {"model": model, "host": host, "port": port, "drafts": drafts}
+    flags = {"model": model, "host": host, "port": port, "drafts": drafts, "routes": routes}
     run_gateway(options.settings_from(flags, config, settings), node, as_json=json_ready)
 
 
@@ -182,6 +185,7 @@ def run(
     fast_prefill: options.FastPrefill = None,
     threads: options.Threads = None,
     drafts: options.Drafts = None,
+    routes: options.Routes = None,
     as_json: options.Json = False,
     config: options.Config = None,
     settings: options.Set = None,
@@ -194,6 +198,7 @@ def run(
         "weights": weights,
         "threads": threads,
         "drafts": drafts,
+        "routes": routes,
         "fast_prefill": fast_prefill,
     }
     ask_once(

@@ -96,7 +96,13 @@ async def composed(
             urls, limits=Limits(), token=None if token is None else token.get_secret_value()
         ) as http:
             client = through(http)
-            directory = Directory(client, tuple(urls), clock=time.monotonic, declared=declared)
+            directory = Directory(
+                client,
+                tuple(urls),
+                clock=time.monotonic,
+                declared=declared,
+                chained=settings.routes == "chain",
+            )
             await directory.refresh()
             limits = head_limits(settings, route_wait_s)
             head = _head(model, text, client, directory, limits, record)

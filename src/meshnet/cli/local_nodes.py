@@ -46,13 +46,22 @@ def split_layers(source: LocalModel, *, nodes: int, split: str | None) -> tuple[
 
 
 def local_launcher(
-    settings: Settings, layers: Sequence[LayerRange], record: Record
+    settings: Settings,
+    layers: Sequence[LayerRange],
+    record: Record,
+    *,
+    ports: Sequence[int] | None = None,
+    peers: Sequence[str] | None = None,
 ) -> LocalLauncher:
-    """Return a launcher of one node process per range."""
+    """Return a launcher of one node process per range.
+
+    `ports` are theirs, and `peers` the URLs by which they and their head know each other, if
+    something stands before each of them.
+    """
     environment = _environment(settings, nodes=len(layers))
-    ports = free_ports(len(layers))
-    peers = ",".join(f"http://{HOST}:{port}" for port in ports)
-    environment[f"{ENVIRONMENT_PREFIX}PEERS"] = peers
+    ports = free_ports(len(layers)) if ports is None else ports
+    known = [f"http://{HOST}:{port}" for port in ports] if peers is None else peers
+    environment[f"{ENVIRONMENT_PREFIX}PEERS"] = ",".join(known)
     return LocalLauncher(
         [
             _spec(f"node-{place}", held, environment, port)

@@ -27,6 +27,14 @@ class WeightsOption(StrEnum):
     FP32 = "fp32"
 
 
+class RoutesOption(StrEnum):
+    """The choices of `--routes`."""
+
+    AUTO = "auto"
+    CHAIN = "chain"
+    STAR = "star"
+
+
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
 Model = Annotated[
     str | None,
@@ -54,6 +62,14 @@ Drafts = Annotated[
         metavar="auto|off|N",
         show_default="auto",
         help="Guess tokens from the text so far and verify N in one step; same answers.",
+    ),
+]
+Routes = Annotated[
+    RoutesOption | None,
+    typer.Option(
+        "--routes",
+        show_default="auto",
+        help="chain: nodes hand steps on to each other; star: the head asks each; auto: as able.",
     ),
 ]
 Nodes = Annotated[int, typer.Option("--nodes", "-n", min=1, max=64, help="Node processes.")]

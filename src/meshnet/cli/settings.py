@@ -110,8 +110,9 @@ class Settings(BaseSettings):
     )
     routes: str = Field(
         "auto",
-        pattern="^(auto|star)$",
-        description="`auto`: nodes hand steps on to each other where they can; `star`: never",
+        pattern="^(auto|chain|star)$",
+        description="`auto`: nodes hand steps on to each other where they can; `chain`: no other "
+        "way will do; `star`: never",
     )
     peers: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="URLs of the nodes that a node may hand steps on to, comma-separated"

@@ -52,14 +52,16 @@ class Directory:
         limits: DirectoryLimits | None = None,
         declared: Mapping[NodeId, LayerRange] | None = None,
         kv_cache: bool = True,
+        chained: bool = False,
     ) -> None:
         """Know `nodes`, of which `declared` are of old and cannot be asked.
 
-        `kv_cache` False makes every route stateless, as if a node of it could not cache.
+        `kv_cache` False makes every route stateless, as if a node of it could not cache;
+        `chained`: only routes whose nodes hand steps on all the way.
         """
         self._client, self._nodes, self._clock = client, tuple(nodes), clock
         self._declared = dict(declared or {})
-        self._kv_cache = kv_cache
+        self._kv_cache, self._chained = kv_cache, chained
         self._limits = limits or DirectoryLimits()
         self._known: dict[NodeId, NodeDescription] = {}
         self._strikes: dict[NodeId, int] = {}
@@ -88,9 +90,9 @@ class Directory:
     ) -> Route | NoRoute:
         """Return the best route known now; one through `avoid` only where there is no other."""
         inventory = self.inventory()
-        found = find_route(inventory, model, avoid, fingerprint)
+        found = find_route(inventory, model, avoid, fingerprint, chained=self._chained)
         if isinstance(found, NoRoute) and avoid:
-            found = find_route(inventory, model, (), fingerprint)
+            found = find_route(inventory, model, (), fingerprint, chained=self._chained)
         if isinstance(found, NoRoute) or self._kv_cache:
             return found
         return replace(found, kv_cache=False)

@@ -325,6 +325,18 @@ def test_a_route_is_a_chain_where_every_node_knows_the_one_behind_it():
     assert not chained(chaining(node("a", shard(0, 8)), "a")), "nobody to hand on to"
 
 
+def test_a_way_that_is_no_chain_will_not_do_where_a_chain_is_asked_for():
+    first, last = chaining(node("a", shard(0, 3)), "b"), chaining(node("b", shard(3, 8)))
+
+    def found(*nodes: NodeDescription) -> Route | NoRoute:
+        return find_route(Inventory({each.node: each for each in nodes}), MODEL, chained=True)
+
+    assert isinstance(found(first, last), Route)
+    assert isinstance(found(node("alone", shard(0, 8))), Route)
+    none = found(replace(first, peers=()), last)
+    assert str(none) == f"no chain for {MODEL}: a cannot hand on to the next node"
+
+
 def test_an_older_node_parts_the_way_and_the_others_hand_on_where_they_can():
     nodes = [
         chaining(node("a", shard(0, 2)), "b"),

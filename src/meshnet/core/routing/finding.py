@@ -41,8 +41,13 @@ class NoRoute:
 
     model: ModelId
     missing: tuple[LayerRange, ...]
+    parted: tuple[NodeId, ...] = ()
+    """There is a way, but these nodes cannot hand steps on to the next on it."""
 
     def __str__(self) -> str:
+        if self.parted:
+            nodes = ", ".join(self.parted)
+            return f"no chain for {self.model}: {nodes} cannot hand on to the next node"
         if not self.missing:
             return f"no ready node serves {self.model}"
         layers = ", ".join(map(str, self.missing))
@@ -94,10 +99,13 @@ def find_route(
     model: ModelId,
     avoid: Collection[NodeId] = (),
     fingerprint: str | None = None,
+    *,
+    chained: bool = False,
 ) -> Route | NoRoute:
     """Return the best route over the ready nodes outside `avoid`, or what is missing for one.
 
-    `fingerprint`: only shards of exactly these weights and this tokenizer.
+    `fingerprint`: only shards of exactly these weights and this tokenizer. `chained`: only if a
+    step can go from the first hop to the last without the head.
     """
     kinds = [
         holdings
@@ -110,7 +118,7 @@ def find_route(
         return NoRoute(model, min(missing, key=_layers_in, default=()))
     best = min(ways, key=lambda way: way.cost)
     capabilities = [holding.shard.capabilities for holding in best.holdings]
-    return Route(
+    route = Route(
         model=model,
         hops=best.hops,
         kv_cache=all(capability.kv_cache for capability in capabilities),
@@ -120,6 +128,9 @@ def find_route(
         onward=_onward(best.hops, inventory),
         fingerprint=best.holdings[0].shard.fingerprint,
     )
+    if chained and len(route.segments) > 1:
+        return NoRoute(model, (), tuple(run[-1].node for run in route.segments[:-1]))
+    return route
 
 
 def _onward(hops: Sequence[Hop], inventory: Inventory) -> frozenset[NodeId]:
