@@ -28,13 +28,9 @@ from meshnet.telemetry.events import (
     ShardFailed,
     ShardLoaded,
 )
+from meshnet.telemetry.tallies import STEP_BUCKETS_S, StepTallies
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-
-_STEP_BUCKETS_S = (
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
-)  # fmt: skip
-_SIZE_BUCKETS = (1, 2, 4, 8, 16)
 
 
 class Metrics:
@@ -42,19 +38,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
-        self._forwards = self._counter(
-            "meshnet_forward_requests", "Steps served by this node", "mode", "outcome"
-        )
-        self._step = self._histogram(
-            "meshnet_step_seconds", "Time of a step in this node, queue included", "mode"
-        )
-        self._compute = self._histogram(
-            "meshnet_compute_seconds", "Time of a step in the shard's layers", "mode"
-        )
-        self._queue = self._histogram(
-            "meshnet_queue_seconds", "Time that a step waited for the device", "mode"
-        )
-        self._batch = self._sizes("meshnet_batch_steps", "Steps in the batch that a step ran in")
+        self._steps = StepTallies()
+        self.registry.register(self._steps)
         self._sessions = self._gauge("meshnet_sessions", "Sessions cached by this node")
         self._kv_bytes = self._gauge("meshnet_kv_bytes", "Bytes of KV cache held by this node")
         self._evictions = self._counter(
@@ -94,17 +79,17 @@ class Metrics:
         return Gauge(name, text, labels, registry=self.registry)
 
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
-        return Histogram(name, text, labels, registry=self.registry, buckets=_STEP_BUCKETS_S)
-
-    def _sizes(self, name: str, text: str) -> Histogram:
-        return Histogram(name, text, registry=self.registry, buckets=_SIZE_BUCKETS)
+        return Histogram(name, text, labels, registry=self.registry, buckets=STEP_BUCKETS_S)
 
     def exposition(self) -> bytes:
         return generate_latest(self.registry)
 
     def observe(self, event: Event) -> None:
+        if isinstance(event, ForwardServed):  # first, and apart: once per token
+            self._steps.observe(event)
+            return
         match event:
-            case ForwardServed() | SessionsHeld() | SessionEvicted():
+            case SessionsHeld() | SessionEvicted():
                 self._observe_node(event)
             case ShardLoaded(model=model, layers=layers):
                 self._kv_enabled.labels(model, layers).set(int(event.kv_cache))
@@ -124,15 +109,8 @@ class Metrics:
             case ChildStarted() | ProcessReady() | ShardDegraded():
                 pass
 
-    def _observe_node(self, event: ForwardServed | SessionsHeld | SessionEvicted) -> None:
+    def _observe_node(self, event: SessionsHeld | SessionEvicted) -> None:
         match event:
-            case ForwardServed(mode=mode):
-                self._forwards.labels(mode, event.outcome).inc()
-                self._step.labels(mode).observe(event.step_s)
-                self._compute.labels(mode).observe(event.compute_s)
-                if event.batch:
-                    self._queue.labels(mode).observe(event.queue_s)
-                    self._batch.observe(event.batch)
             case SessionsHeld():
                 self._sessions.set(event.sessions)
                 self._kv_bytes.set(event.kv_bytes)

@@ -67,7 +67,7 @@ class Telemetry:
 
     def record(self, event: Event) -> None:
         self.metrics.observe(event)
-        level = _level_of(event).number
+        level = _level_of(event)
         if level < self._lowest:
             return  # a step tells two events: what nobody sees is not put into words
         name = _snake(type(event).__name__)
@@ -81,26 +81,26 @@ def _fields(event: Event) -> dict[str, Any]:
     return {k: round(v, 6) if isinstance(v, float) else v for k, v in shown.items()}
 
 
-def _level_of(event: Event) -> LogLevel:
+def _level_of(event: Event) -> int:
     match event:
         case ForwardServed(outcome="ok") | SessionsHeld() | FirstToken() | GenerationStarted():
-            return LogLevel.DEBUG
+            return logging.DEBUG
         case SessionEvicted(reason="released"):
-            return LogLevel.DEBUG
+            return logging.DEBUG
         case GatewayAnswered(path="/ready", status=503):
             # A probe that asks while nodes load: it has its answer.
-            return LogLevel.DEBUG
+            return logging.DEBUG
         case GatewayAnswered(status=status) if status >= 500:
-            return LogLevel.ERROR
+            return logging.ERROR
         case GatewayAnswered(method="GET", status=status) if status < 400:
             # Probes and scrapes: every few seconds, for ever.
-            return LogLevel.DEBUG
+            return logging.DEBUG
         case ShardLoaded(kv_cache=False) | ShardDegraded() | ChildDied():
-            return LogLevel.WARNING
+            return logging.WARNING
         case ShardFailed() | Fault():
-            return LogLevel.ERROR
+            return logging.ERROR
         case _:
-            return LogLevel.INFO
+            return logging.INFO
 
 
 def _snake(name: str) -> str:
