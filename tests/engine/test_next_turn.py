@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -89,20 +91,92 @@ async def test_the_draws_of_a_next_turn_are_those_of_a_cold_run(llama: Path):
     assert finish.cached_tokens == len(FIRST) + 6
 
 
-@pytest.mark.parametrize("name", ["lfm2", "qwen3_next", "mamba2"])
-async def test_a_state_that_cannot_be_taken_back_is_only_gone_on_with(tmp_path: Path, name: str):
-    """Recurrent and convolutional layers: all ids of the session, or none of them."""
-    shards = split(save_family(tmp_path, name), WeightFormat.FP32)
-    able = all(shard.description.capabilities.multi_token for shard in shards)
-    assert not any(shard.description.capabilities.truncate for shard in shards)
-    async with mesh_of(shards) as (head, _):
+@pytest.fixture(scope="module")
+def states(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[TorchModelShard]]:
+    """Shards of models whose states cannot be shortened, loaded once for each family."""
+
+    @cache
+    def make(name: str) -> list[TorchModelShard]:
+        return split(save_family(tmp_path_factory.mktemp(name), name), WeightFormat.INT8)
+
+    return make
+
+
+SUMMED_UP = ["lfm2", "qwen3_next", "bamba", "falcon_h1", "mamba2"]
+HELD = len(FIRST) + ANSWER - 1
+"""Positions of the first turn: what was drawn last was never run."""
+
+
+@pytest.mark.parametrize("name", SUMMED_UP)
+async def test_a_state_is_gone_on_with(states: Callable[[str], list[TorchModelShard]], name: str):
+    async with mesh_of(states(name)) as (head, _):
         answer, _ = await asked(head, FIRST)
-        dropping, dropped = await asked(head, (*FIRST, *QUESTION))
-        cold, _ = await asked(head, (*FIRST, *QUESTION), owner="you")
         second = (*FIRST, *answer, *QUESTION)
         warm, finish = await asked(head, second)
-        cold_second, _ = await asked(head, second, owner="you")
+        cold, _ = await asked(head, second, owner="you")
 
-    assert (dropping, warm) == (cold, cold_second)
-    assert dropped.cached_tokens == 0
-    assert finish.cached_tokens == (len(FIRST) + ANSWER - 1 if able else 0)
+    assert warm == cold
+    assert finish.cached_tokens == HELD
+
+
+@pytest.mark.parametrize("name", SUMMED_UP)
+async def test_a_state_goes_back_to_the_end_of_the_prompt(
+    states: Callable[[str], list[TorchModelShard]], name: str
+):
+    """As with a template that leaves out what the last answer thought."""
+    shards = states(name)
+    assert not any(shard.description.capabilities.truncate for shard in shards)
+    assert all(shard.description.capabilities.marks for shard in shards)
+    async with mesh_of(shards) as (head, client):
+        answer, _ = await asked(head, FIRST)
+        second = (*FIRST, *answer[8:], *QUESTION)
+        before = client.modes.count("prefill")
+        warm, finish = await asked(head, second)
+        refilled = client.modes.count("prefill") - before
+        cold, _ = await asked(head, second, owner="you")
+
+    assert warm == cold
+    assert finish.cached_tokens == len(FIRST)
+    assert refilled == 0
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "bamba"])
+async def test_a_turn_asked_again_starts_where_it_started(
+    states: Callable[[str], list[TorchModelShard]], name: str
+):
+    async with mesh_of(states(name)) as (head, _):
+        answer, _ = await asked(head, FIRST)
+        second = (*FIRST, *answer, *QUESTION)
+        once, _ = await asked(head, second)
+        again, finish = await asked(head, second)
+
+    assert again == once
+    assert finish.cached_tokens == HELD
+
+
+@pytest.mark.parametrize("kept", [len(FIRST) + 4, len(FIRST) - 1], ids=["answer", "prompt"])
+async def test_a_state_goes_back_to_no_other_length(
+    states: Callable[[str], list[TorchModelShard]], kept: int
+):
+    """The nearest mark before it will do; where there is none, all is run."""
+    async with mesh_of(states("qwen3_next")) as (head, _):
+        answer, _ = await asked(head, FIRST)
+        second = (*(*FIRST, *answer)[:kept], *QUESTION)
+        warm, finish = await asked(head, second)
+        cold, _ = await asked(head, second, owner="you")
+
+    assert warm == cold
+    assert finish.cached_tokens == (len(FIRST) if kept > len(FIRST) else 0)
+
+
+@pytest.mark.parametrize("name", ["jamba", "minimax"])
+async def test_what_can_neither_be_shortened_nor_put_back_runs_again(tmp_path: Path, name: str):
+    shards = split(save_family(tmp_path, name), WeightFormat.FP32)
+    assert not any(shard.description.capabilities.shortens for shard in shards)
+    async with mesh_of(shards) as (head, _):
+        await asked(head, FIRST)
+        warm, finish = await asked(head, (*FIRST, *QUESTION))
+        cold, _ = await asked(head, (*FIRST, *QUESTION), owner="you")
+
+    assert warm == cold
+    assert finish.cached_tokens == 0

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -34,10 +34,13 @@ from transformers.cache_utils import (
     DynamicCache,
     DynamicLayer,
     DynamicSlidingWindowLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionLayer,
 )
 
 from meshnet.core.vocabulary import KVBytes, LayerRange
 from meshnet.engine.kv import KEY_GRID, KVBuffer, kept_max
+from meshnet.engine.states import State, copied, has_state, put_back, state_of, tensors_of
 
 _ROWS = "meshnet_rows"
 
@@ -101,15 +104,25 @@ class KVLayer(CacheLayerMixin):  # type: ignore[misc]
         return -1 if self.buffer.window is None else self.buffer.window
 
 
+class HybridLayer(LinearAttentionLayer, KVLayer):  # type: ignore[misc]
+    """A state beside keys and values (Falcon-H1)."""
+
+    def __init__(self, number_of_states: int = 1) -> None:
+        KVLayer.__init__(self)
+        LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
+
+
 class _LocalLayers:
     """What turns a transformers cache into the cache of a shard; mixed into its class."""
 
     layers: list[Any]
     length: int
     local: LayerRange
+    copies: dict[int, dict[int, State]]
+    """By length of the session and layer: states as they were then."""
 
     def keep_only(self, local: LayerRange) -> None:
-        self.local, self.length = local, 0
+        self.local, self.length, self.copies = local, 0, {}
         self.layers = [
             _own(layer) if local.start <= index < local.stop else DummyLayer()
             for index, layer in enumerate(self.layers)
@@ -122,22 +135,38 @@ class _LocalLayers:
             if isinstance(layer, KVLayer) and layer.is_sliding:
                 layer.buffer.settle()
 
+    def keep_copies(self, lengths: Collection[int]) -> None:
+        """Keep copies of the states at these lengths, and no others.
+
+        One of the present is made if its length is among them; others that are not there are not.
+        """
+        self.copies = {at: copies for at, copies in self.copies.items() if at in lengths}
+        if self.length in lengths and self.length not in self.copies:
+            self.copies[self.length] = {
+                index: copied(state_of(layer))
+                for index, layer in enumerate(self.layers)
+                if has_state(layer)
+            }
+
     def can_truncate(self, length: int) -> bool:
         """Whether the session could go on from `length` as if it had never been longer."""
-        if not self.layers:
+        if not self.layers or (sums_up(self) and length not in (self.length, *self.copies)):
             return False
         return all(
             layer.buffer.can_truncate(length)
             if isinstance(layer, KVLayer)
-            else isinstance(layer, DummyLayer)
+            else isinstance(layer, DummyLayer) or has_state(layer)
             for layer in self.layers
         )
 
     def truncate(self, length: int) -> None:
-        """Forget the positions from `length` on; O(1)."""
-        for layer in self.layers:
+        """Forget the positions from `length` on; O(1), but for states that are put back."""
+        for index, layer in enumerate(self.layers):
             if isinstance(layer, KVLayer):
                 layer.buffer.truncate(length)
+            if has_state(layer) and length in self.copies:
+                put_back(layer, self.copies[length][index])
+        self.copies = {at: copies for at, copies in self.copies.items() if at <= length}
         self.length = length
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -178,6 +207,8 @@ def _own(layer: Any) -> Any:
         return KVLayer()
     if type(layer) is DynamicSlidingWindowLayer:
         return KVLayer(layer.sliding_window)
+    if type(layer) is LinearAttentionAndFullAttentionLayer:
+        return HybridLayer(layer.number_of_states)
     return layer
 
 
@@ -186,7 +217,7 @@ def tensors(cache: Any) -> Iterator[tuple[int, Tensor]]:
     for index, layer in enumerate(cache.layers):
         held = vars(layer)
         if isinstance(layer, KVLayer):
-            held = {"keys": layer.buffer.keys, "values": layer.buffer.values}
+            held = held | {"keys": layer.buffer.keys, "values": layer.buffer.values}
         for name, value in held.items():
             if name.startswith("_"):
                 continue
@@ -199,6 +230,9 @@ def tensors(cache: Any) -> Iterator[tuple[int, Tensor]]:
     for index, value in enumerate(getattr(cache, "linear_cache", ())):
         if isinstance(value, Tensor):
             yield index, value
+    for copies in getattr(cache, "copies", {}).values():
+        for index, state in copies.items():
+            yield from ((index, tensor) for tensor in tensors_of(state))
 
 
 def kv_bytes(prefilled: Sequence[tuple[int, Any]]) -> KVBytes:
@@ -224,9 +258,21 @@ def kv_bytes(prefilled: Sequence[tuple[int, Any]]) -> KVBytes:
     return KVBytes(per_token + slope, fixed, KEY_GRID)
 
 
+def sums_up(cache: Any) -> bool:
+    """Whether some layer keeps a state that cannot be shortened, only put back."""
+    return any(has_state(layer) for layer in cache.layers)
+
+
+def copy_bytes(cache: Any) -> int:
+    """What one copy of the states of `cache` takes."""
+    states = [state_of(layer) for layer in cache.layers if has_state(layer)]
+    return sum(tensor.nbytes for state in states for tensor in tensors_of(state))
+
+
 def _others_bytes(cache: Any) -> int:
-    own = {index for index, layer in enumerate(cache.layers) if isinstance(layer, KVLayer)}
-    return _distinct_bytes(tensor for index, tensor in tensors(cache) if index not in own)
+    ours = [layer.buffer for layer in cache.layers if isinstance(layer, KVLayer)]
+    counted = {id(tensor) for buffer in ours for tensor in (buffer.keys, buffer.values)}
+    return _distinct_bytes(tensor for _, tensor in tensors(cache) if id(tensor) not in counted)
 
 
 def allocated_bytes(cache: Any) -> int:

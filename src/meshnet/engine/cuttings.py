@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshnet.engine.cache import KVLayer
+from meshnet.engine.cache import KVLayer, sums_up
 from meshnet.engine.kv import KEY_GRID
 from meshnet.engine.runner import Passing, Runner, Segment, joined, positions_of
 
@@ -55,6 +55,8 @@ class Cuttings:
     """One of each session; empty where they cannot be in one call."""
     stored: bool
     """Whether keys and values are bitwise equal."""
+    sums_up: bool
+    """Whether some state can be put back only, not shortened."""
 
     @property
     def alone_equal(self) -> bool:
@@ -64,7 +66,8 @@ class Cuttings:
         longer than this trial.
         """
         pairs = (self.chunked, self.continued)
-        return self.stored and all(pair is not None and pair.equal for pair in pairs)
+        equal = all(pair is not None and pair.equal for pair in pairs)
+        return self.stored and equal and not self.sums_up
 
     @property
     def shared_equal(self) -> bool:
@@ -88,43 +91,55 @@ class CuttingTrial:
         whole, cut = self._filled(like), self._filled(like)
         whole_TD = self._step(whole, 0, self._positions)
         bounds = [0, *range(CHUNK, CHUNK + SINGLES + 1)]
-        pieces = [self._step(cut, start, stop) for start, stop in pairwise(bounds)]
-        chunked = Pair(torch.cat(pieces), whole_TD[: bounds[-1]])
         at = self._past + CHUNK
+        pieces, summed = [], sums_up(cut)
+        for start, stop in pairwise(bounds):
+            pieces.append(self._step(cut, start, stop))
+            if summed:
+                cut.keep_copies((at,))
+        chunked = Pair(torch.cat(pieces), whole_TD[: bounds[-1]])
         if not cut.can_truncate(at):
             self._step(cut, bounds[-1], self._positions)
-            return Cuttings(chunked, None, (), _same_state(whole, cut))
+            return Cuttings(chunked, None, (), _same_state(whole, cut), summed)
         cut.truncate(at)
         shared = self._shared(cut, whole_TD) if self._runner.batches else ()
         cut.truncate(at)
         continued = Pair(self._step(cut, CHUNK, self._positions), whole_TD[CHUNK:])
-        return Cuttings(chunked, continued, shared, _same_state(whole, cut))
+        return Cuttings(chunked, continued, shared, _same_state(whole, cut), summed)
 
     def _shared(self, cache: Any, whole_TD: Tensor) -> tuple[Pair, ...]:
-        """One position of a session that has a past, and some of one that has none, at once.
+        """One position each of two sessions that have a past, and some of one that has none.
 
-        Empty if the layers cannot do that at all.
+        Empty if the layers cannot do that at once.
         """
-        other, alone = (self._runner.new_cache(self._runner.held) for _ in range(2))
+        short, other, alone = (self._runner.new_cache(self._runner.held) for _ in range(3))
+        rows = [(CHUNK, CHUNK + 1), (NEIGHBOURS, NEIGHBOURS + 1), (0, NEIGHBOURS)]
         segments = [
             Segment(self._past + CHUNK, 1, cache),
+            Segment(NEIGHBOURS, 1, short),
             Segment(0, NEIGHBOURS, other),
         ]
-        rows = [(CHUNK, CHUNK + 1), (0, NEIGHBOURS)]
+        self._run(Segment(0, NEIGHBOURS, short), 0)
         entering = _joined([positions_of(self._sequence, *bounds) for bounds in rows])
         try:
             got = features(self._runner.passing(entering, self._runner.held, segments).hidden)
         except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
             return ()
-        entering = positions_of(self._sequence, 0, NEIGHBOURS)
-        segments = [Segment(0, NEIGHBOURS, alone)]
-        apart = features(self._runner.passing(entering, self._runner.held, segments).hidden)
-        return Pair(got[:1], whole_TD[CHUNK : CHUNK + 1]), Pair(got[1:], apart)
+        apart = self._run(Segment(0, NEIGHBOURS, alone), 0)
+        after = self._run(Segment(NEIGHBOURS, 1, alone), NEIGHBOURS)
+        return (
+            Pair(got[:1], whole_TD[CHUNK : CHUNK + 1]),
+            Pair(got[1:2], after),
+            Pair(got[2:], apart),
+        )
 
     def _step(self, cache: Any, start: int, stop: int) -> Tensor:
-        piece = positions_of(self._sequence, start, stop)
-        segments = [Segment(self._past + start, stop - start, cache)]
-        return features(self._runner.passing(piece, self._runner.held, segments).hidden)
+        return self._run(Segment(self._past + start, stop - start, cache), start)
+
+    def _run(self, segment: Segment, start: int) -> Tensor:
+        """Run a segment by itself, with the inputs from `start` on."""
+        piece = positions_of(self._sequence, start, start + segment.length)
+        return features(self._runner.passing(piece, self._runner.held, [segment]).hidden)
 
     def _filled(self, like: Any) -> Any:
         """A session of random keys and values. Layers that keep other state begin without."""

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from meshnet.core.vocabulary import LayerRange
-from meshnet.engine.cache import cache_class, new_cache
+from meshnet.engine.cache import KVLayer, cache_class, new_cache
+from meshnet.engine.gathering import gather_states
 from meshnet.engine.interface import implementations, is_ours
 from meshnet.engine.rotary import dynamic_rotaries
 from meshnet.engine.runner import Passing, Segment
@@ -42,6 +43,7 @@ class LayerRunner:
         self._cache_name = "cache" if "cache" in names else "past_key_values"
         self._dynamic_rotaries = dynamic_rotaries(self._decoder)
         self._cache_class = cache_class(self._decoder)
+        gather_states(self._layers)
         text = model.config.get_text_config(decoder=True)
         self.leading_axes: tuple[int, ...] = ()
         if getattr(text, "altup_num_inputs", None) is not None:
@@ -68,8 +70,10 @@ class LayerRunner:
     @property
     def batches(self) -> bool:
         """Whether nothing but the rows' positions tells the sessions of a batch apart."""
-        sound = self._takes_positions and not self._dynamic_rotaries and is_ours(self.attention)
-        return sound and can_be_together(self.new_cache(self.held))
+        cache = self.new_cache(self.held)
+        attends = any(isinstance(layer, KVLayer) for layer in cache.layers)
+        told = not attends or (self._takes_positions and is_ours(self.attention))
+        return told and not self._dynamic_rotaries and can_be_together(cache)
 
     def new_cache(self, layers: LayerRange) -> Any:
         return new_cache(self._cache_class, self._model.config, layers)

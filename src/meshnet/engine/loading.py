@@ -142,6 +142,7 @@ def _description(
             kv_cache=findings.kv_cache,
             multi_token=findings.multi_token and not changing,
             truncate=findings.truncate,
+            marks=0 if changing else findings.marks,
             batch=findings.batch,
             exact=findings.exact and form.steady,
         ),

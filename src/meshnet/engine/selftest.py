@@ -24,8 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from meshnet.core.protocol.marks import MARKS_MAX
 from meshnet.core.vocabulary import KVBytes, ModelError, WeightFormat
-from meshnet.engine.cache import kv_bytes, unfilled_layers
+from meshnet.engine.cache import copy_bytes, kv_bytes, unfilled_layers
 from meshnet.engine.cuttings import Cuttings, CuttingTrial, Pair, features
 from meshnet.engine.runner import Passing, Runner, Segment, positions_of
 
@@ -73,6 +74,7 @@ class Findings:
     multi_token: bool
     kv_bytes: KVBytes
     truncate: bool = False
+    marks: int = 0
     batch: bool = False
     exact: bool = False
     """Nothing depends on how the work is cut, bit for bit."""
@@ -177,9 +179,13 @@ def _cut_findings(trial: _Trial, like: Any, promised: KVBytes, lost: float) -> F
         return bool(pairs) and _agree(max(distances), lost, trial.closeness)
 
     batch = hold(cuttings.shared)
+    goes_back = cuttings.continued is not None and hold([cuttings.continued])
+    copies = MARKS_MAX if goes_back and cuttings.sums_up else 0
     return replace(
         findings,
-        truncate=cuttings.continued is not None and hold([cuttings.continued]),
+        kv_bytes=replace(promised, fixed=promised.fixed + copies * copy_bytes(like)),
+        truncate=goes_back and not cuttings.sums_up,
+        marks=copies,
         batch=batch,
         exact=cuttings.alone_equal and (cuttings.shared_equal or not batch),
     )

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from meshnet.core.protocol.drafts import verified
+from meshnet.core.protocol.marks import Marks
 from meshnet.core.vocabulary import (
     Activation,
     BadField,
@@ -54,7 +55,7 @@ Report = Callable[[str], None]
 class SessionState:
     """One session on one shard: the cache of its layers and, at the tail, the ids so far."""
 
-    __slots__ = ("cache", "history", "layers", "length", "torn")
+    __slots__ = ("cache", "history", "layers", "length", "marks", "torn")
 
     def __init__(self, cache: Any, layers: LayerRange) -> None:
         self.cache = cache
@@ -62,7 +63,14 @@ class SessionState:
         self.length = 0
         self.history: History | None = History()
         """None once a peer left out ids: sampling is greedy from then on."""
+        self.marks = Marks()
         self.torn = False
+
+    def mark(self, marks: Marks) -> None:
+        """Copy what cannot be shortened, where a later turn may go back to."""
+        if marks is not self.marks:
+            self.marks = marks
+            self.cache.keep_copies(marks.lengths)
 
 
 Work = tuple[ShardStep, SessionState | None]
@@ -125,7 +133,7 @@ class TorchModelShard:
                 f"a session of {state.length} positions cannot be shortened to {length}",
             )
         state.cache.truncate(length)
-        state.length = length
+        state.length, state.marks = length, state.marks.cut(length)
         if state.history is not None:
             state.history.truncate(length)
 
@@ -254,6 +262,9 @@ class TorchModelShard:
     def _advanced(self, work: Sequence[Work], entering: Tensor | Passing) -> list[Output]:
         """Run the layers over the rows of all steps."""
         try:
+            for step, state in work:
+                if state is not None and self._description.capabilities.marks:
+                    state.mark(state.marks.before(step.past_length, step.length - step.drafts))
             return self._forward(work, entering)
         # The model's code is not ours and may raise anything, and its layers have grown by then.
         except Exception as error:
@@ -322,6 +333,9 @@ class TorchModelShard:
             if empty:
                 self._stop_caching(f"layers {empty} hold nothing after a prefill: no KV cache")
         state.length = step.past_length + step.length
+        if self._description.capabilities.marks:
+            known = step.length - step.drafts
+            state.mark(state.marks.after(state.length, known, want_token=step.want_token))
         if len(step.tokens) == step.length and state.history is not None:
             state.history.extend(step.tokens[: step.length - step.drafts])
         else:

@@ -26,6 +26,7 @@ from transformers.cache_utils import Cache, DummyLayer
 
 from meshnet.engine.cache import KVLayer, Rows, mark_rows
 from meshnet.engine.kv import KVBuffer
+from meshnet.engine.states import has_state
 
 LAYOUT = "meshnet_layout"
 """Keyword under which `Layout` travels through a model to its attention."""
@@ -73,6 +74,9 @@ class SharedCache(Cache):  # type: ignore[misc]
         """Sessions have lengths of their own: positions are given, and no mask is made."""
         return 0
 
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return query_length, 0
+
 
 def _layers(caches: Sequence[Any], lengths: Sequence[int], *, latent: bool) -> Sequence[Any]:
     layers = []
@@ -82,14 +86,14 @@ def _layers(caches: Sequence[Any], lengths: Sequence[int], *, latent: bool) -> S
             parts = list(zip(buffers, lengths, strict=True))
             layers.append(SharedLayer(parts, latent=latent))
         else:
-            layers.append(layer)
+            layers.append(DummyLayer())
     return layers
 
 
 def can_be_together(cache: Any) -> bool:
     """Whether caches like this one can be updated by one forward."""
     return bool(cache.layers) and all(
-        isinstance(layer, KVLayer | DummyLayer) for layer in cache.layers
+        isinstance(layer, KVLayer | DummyLayer) or has_state(layer) for layer in cache.layers
     )
 
 

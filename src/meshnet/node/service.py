@@ -279,7 +279,7 @@ class NodeService(Generic[S]):
             attempt=request.attempt,
             bytes_needed=bytes_needed,
             now=self._clock(),
-            truncate=request.truncate and held.capabilities.truncate,
+            truncate=request.truncate and held.capabilities.shortens,
             adopt=request.adopt,
         )
         assert lease.state is not None, "a decode is leased on committed positions only"
