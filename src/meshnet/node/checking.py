@@ -43,8 +43,10 @@ def layers_of(asked: LayerRange | None, held: ShardDescription) -> LayerRange:
     return asked
 
 
-def step_of(request: ForwardRequest, layers: LayerRange, held: ShardDescription) -> ShardStep:
-    """Return the step that `request` asks of the shard `held`. Raises BadField."""
+def new_positions(
+    request: ForwardRequest, layers: LayerRange, held: ShardDescription
+) -> tuple[Activation | None, int]:
+    """Return what enters `layers` and how many positions it is. Raises BadField."""
     if layers.start == 0:
         activation, length = None, _embedded_length(request)
     else:
@@ -54,13 +56,24 @@ def step_of(request: ForwardRequest, layers: LayerRange, held: ShardDescription)
             raise BadField("tokens", f"{length} ids, one for each position", len(request.tokens))
     _check_tokens(request.tokens, held.vocab_size)
     _check_positions(request, length, held)
+    return activation, length
+
+
+def step_of(
+    request: ForwardRequest,
+    layers: LayerRange,
+    activation: Activation | None,
+    length: int,
+    sampling: SamplingParams | None,
+) -> ShardStep:
+    """Return the step that `request` asks of a shard, of checked parts; absent: greedily."""
     return ShardStep(
         layers=layers,
         past_length=request.past_length,
         length=length,
         tokens=request.tokens,
         activation=activation,
-        sampling=GREEDY if request.sampling is None else request.sampling,
+        sampling=GREEDY if sampling is None else sampling,
         want_token=request.want_token,
         drafts=request.drafts,
     )

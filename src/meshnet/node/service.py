@@ -13,7 +13,6 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Generic, assert_never
 
 from meshnet.core.protocol.messages import (
@@ -36,6 +35,7 @@ from meshnet.core.vocabulary import (
     Activation,
     BadField,
     KVCacheMiss,
+    LayerRange,
     MeshnetError,
     MissReason,
     ModelId,
@@ -44,9 +44,10 @@ from meshnet.core.vocabulary import (
     NoRoom,
     SessionDescription,
     SessionId,
+    ShardDescription,
     ShardStep,
 )
-from meshnet.node.checking import check_fingerprint, layers_of, step_of
+from meshnet.node.checking import check_fingerprint, layers_of, new_positions, step_of
 from meshnet.node.compute import Compute
 from meshnet.node.refusing import RETRY_AFTER_S, Refused, not_ready, spent
 from meshnet.node.shard import S, Shard
@@ -55,15 +56,22 @@ from meshnet.node.steps import UNSPENT, Done, Failed, Kept, Spent, StepJob, Unwa
 from meshnet.telemetry.events import Event, Fault, ForwardServed
 
 
-@dataclass(slots=True)
 class _Visit(Generic[S]):
     """One forward request on its way: what was resolved so far, and what it took."""
 
-    request: ForwardRequest
-    loaded: LoadedShard[S]
-    step: ShardStep
-    deadline: float | None
-    spent: Spent = UNSPENT
+    __slots__ = ("deadline", "held", "layers", "loaded", "request", "spent")
+
+    def __init__(
+        self,
+        request: ForwardRequest,
+        loaded: LoadedShard[S],
+        held: ShardDescription,
+        layers: LayerRange,
+        deadline: float | None,
+    ) -> None:
+        self.request, self.loaded, self.held = request, loaded, held
+        self.layers, self.deadline = layers, deadline
+        self.spent = UNSPENT
 
 
 def _ignore(_: Event) -> None:
@@ -114,8 +122,21 @@ class NodeService(Generic[S]):
         visit: _Visit[S] | None = None
         outcome = "cancelled"
         try:
-            visit = self._admit(request, arrived)
-            reply = await self._serve(visit)
+            visit = self._resolve(request, arrived)
+            job = self._job(visit, arrived)
+            try:
+                await self._compute.step(job)
+            except NoRoom:
+                if job.lease is not None:
+                    visit.loaded.store.withdraw(job.lease)
+                raise
+            except BaseException:  # cancelled, most of all: the lease ends on every way out
+                self._settle(visit, job)
+                raise
+            else:
+                reply = self._settle(visit, job)
+            finally:
+                job.let_go()
             outcome = reply.code.wire_name if isinstance(reply, Refusal) else "ok"
             return reply
         except Refused as refused:
@@ -126,8 +147,7 @@ class NodeService(Generic[S]):
             outcome = refusal.code.wire_name
             return refusal
         finally:
-            used = UNSPENT if visit is None else visit.spent
-            self._tell(request, outcome, self._clock() - arrived, used)
+            self._tell(request, outcome, arrived, UNSPENT if visit is None else visit.spent)
 
     async def reserve(self, request: ReserveRequest) -> Reserved | Refusal:
         """Take a place with room for `request.tokens` positions, or say when to ask again."""
@@ -207,8 +227,8 @@ class NodeService(Generic[S]):
             )
         return loaded.store.running(request.session)
 
-    def _admit(self, request: ForwardRequest, arrived: float) -> _Visit[S]:
-        """Resolve and check everything that needs no lease. Raises Refused, MeshnetError."""
+    def _resolve(self, request: ForwardRequest, arrived: float) -> _Visit[S]:
+        """Find out what is asked of which shard. Raises Refused, MeshnetError."""
         if not self.ready:
             raise Refused(not_ready())
         deadline = None
@@ -217,74 +237,73 @@ class NodeService(Generic[S]):
             if deadline <= arrived:
                 raise Refused(spent())
         loaded = self._shards.of(request.model)
-        held = loaded.description
+        held = loaded.shard.description
         check_fingerprint(request.fingerprint, held)
-        layers = layers_of(request.layers, held)
-        return _Visit(request, loaded, step_of(request, layers, held), deadline)
+        return _Visit(request, loaded, held, layers_of(request.layers, held), deadline)
 
-    async def _serve(self, visit: _Visit[S]) -> Reply:
-        lease = self._lease(visit)  # first: a decode's sampling parameters come with its session
-        job = StepJob(
-            visit.loaded.shard,
-            visit.step,
-            lease,
-            _waiting(visit, cached=lease is not None),
-            wanted=visit.loaded.store.holds,
+    def _job(self, visit: _Visit[S], arrived: float) -> StepJob[S]:
+        """Check what needs no lease, take one, and word the step. Raises MeshnetError."""
+        request, loaded, held = visit.request, visit.loaded, visit.held
+        activation, length = new_positions(request, visit.layers, held)
+        lease = self._lease(visit, length, arrived)
+        sampling = request.sampling
+        if lease is not None and lease.state is not None and sampling is None:
+            # A decode's sampling parameters came with its session.
+            sampling = None if request.adopt is not None else lease.state.sampling
+        waiting = WaitingStep(  # without an owner a session is its own
+            model=held.model,
+            layers=visit.layers,
+            session=request.session,
+            owner=request.owner or request.session or "",
+            positions=length,
+            merges=lease is not None and held.capabilities.batch,
+            stages=request.stages,
+            deadline=visit.deadline,
+        )
+        return StepJob(
+            loaded.shard,
+            step_of(request, visit.layers, activation, length, sampling),
+            lease,  # the job alone holds it, and lets it go
+            waiting,
+            wanted=loaded.store.holds,
             clock=self._clock,
         )
-        del lease  # the job alone holds it, and lets it go
-        try:
-            await self._compute.step(job)
-        except NoRoom:
-            if job.lease is not None:
-                visit.loaded.store.withdraw(job.lease)
-            raise
-        except BaseException:  # cancelled, most of all: the lease ends on every way out
-            self._settle(visit, job)
-            raise
-        else:
-            return self._settle(visit, job)
-        finally:
-            job.let_go()
 
-    def _lease(self, visit: _Visit[S]) -> Lease[Kept[S]] | None:
+    def _lease(self, visit: _Visit[S], length: int, now: float) -> Lease[Kept[S]] | None:
         """Lease the session for the step; None where nothing is cached. Raises MeshnetError."""
-        request, step, loaded = visit.request, visit.step, visit.loaded
+        request, held, loaded = visit.request, visit.held, visit.loaded
         if request.mode is Mode.STATELESS:
             return None
         if request.session is None:
             raise BadField("session", "a session id with a cache mode", None)
-        held = loaded.description
         if not held.capabilities.kv_cache:
             if request.mode is Mode.DECODE:
                 raise KVCacheMiss(MissReason.CACHING_OFF, "this shard does not cache")
             return None
-        bytes_needed = held.kv_bytes.of(step.past_length + step.length)
+        bytes_needed = held.kv_bytes.of(request.past_length + length)
         if request.mode is Mode.PREFILL:
             return loaded.store.prefill(
                 request.session,
-                layers=step.layers,
-                tokens=step.length,
+                layers=visit.layers,
+                tokens=length,
                 attempt=request.attempt,
                 wire=request.wire,
                 bytes_needed=bytes_needed,
-                now=self._clock(),
+                now=now,
             )
         lease = loaded.store.decode(
             request.session,
-            layers=step.layers,
-            past_length=step.past_length,
-            tokens=step.length,
+            layers=visit.layers,
+            past_length=request.past_length,
+            tokens=length,
             prefix=request.prefix,
             attempt=request.attempt,
             bytes_needed=bytes_needed,
-            now=self._clock(),
+            now=now,
             truncate=request.truncate and held.capabilities.shortens,
             adopt=request.adopt,
         )
         assert lease.state is not None, "a decode is leased on committed positions only"
-        if request.sampling is None and request.adopt is None:
-            visit.step = replace(step, sampling=lease.state.sampling)
         return lease
 
     def _settle(self, visit: _Visit[S], job: StepJob[S]) -> Reply:
@@ -308,29 +327,30 @@ class NodeService(Generic[S]):
                     self._record(Fault("node step", outcome.refusal.message, outcome.bug))
                 return outcome.refusal
             case Done():
-                return self._settle_done(visit, lease, outcome)
+                return self._settle_done(visit, job.step, lease, outcome)
             case _:
                 assert_never(outcome)
 
-    def _settle_done(self, visit: _Visit[S], lease: Lease[Kept[S]] | None, done: Done[S]) -> Reply:
-        loaded, step = visit.loaded, visit.step
+    def _settle_done(
+        self, visit: _Visit[S], step: ShardStep, lease: Lease[Kept[S]] | None, done: Done[S]
+    ) -> Reply:
+        loaded = visit.loaded
         visit.spent = done.spent
         loaded.count(step.length, done.spent.own_s)
         if lease is None or done.state is None:
             return _reply(done, cached=None)
-        if not loaded.description.capabilities.kv_cache:
+        if not loaded.shard.description.capabilities.kv_cache:
             loaded.store.abandon(lease, EvictionReason.RELEASED)
             if visit.request.mode is Mode.DECODE:
                 return refusal_of(
                     KVCacheMiss(MissReason.CACHING_OFF, "this shard found out it does not cache")
                 )
             return _reply(done, cached=None)
+        kept = lease.state
+        if kept is None or kept.state is not done.state or kept.sampling is not step.sampling:
+            kept = Kept(done.state, step.sampling)
         committed = loaded.store.commit(
-            lease,
-            state=Kept(done.state, step.sampling),
-            ids=step.tokens,
-            state_bytes=done.state_bytes,
-            now=self._clock(),
+            lease, state=kept, ids=step.tokens, state_bytes=done.state_bytes, now=self._clock()
         )
         if not committed:
             return self._superseded(visit)
@@ -346,12 +366,13 @@ class NodeService(Generic[S]):
             return Refusal(Code.NO_ROOM, "an older session took the room", RETRY_AFTER_S)
         return Refusal(Code.STALE_ATTEMPT, "a newer prefill came while this one ran")
 
-    def _tell(self, request: ForwardRequest, outcome: str, step_s: float, spent: Spent) -> None:
+    def _tell(self, request: ForwardRequest, outcome: str, arrived: float, spent: Spent) -> None:
+        now = self._clock()
         self._record(
             ForwardServed(
                 mode=request.mode.value,
                 outcome=outcome,
-                step_s=step_s,
+                step_s=now - arrived,
                 compute_s=spent.compute_s,
                 queue_s=spent.queue_s,
                 batch=spent.batch,
@@ -359,22 +380,7 @@ class NodeService(Generic[S]):
                 request=request.trace,
             )
         )
-        self._shards.tell(self._record, self._clock())
-
-
-def _waiting(visit: _Visit[S], *, cached: bool) -> WaitingStep:
-    """Tell the scheduler of a step. Without an owner a session is its own."""
-    request, held = visit.request, visit.loaded.description
-    return WaitingStep(
-        model=held.model,
-        layers=visit.step.layers,
-        session=request.session,
-        owner=request.owner or request.session or "",
-        positions=visit.step.length,
-        merges=cached and held.capabilities.batch,
-        stages=request.stages,
-        deadline=visit.deadline,
-    )
+        self._shards.tell(self._record, now, decoded=request.mode is Mode.DECODE)
 
 
 def _reply(done: Done[S], *, cached: int | None) -> Reply:

@@ -23,6 +23,9 @@ from meshnet.node.shard import S, Shard
 from meshnet.node.steps import Kept
 from meshnet.telemetry.events import Event, SessionEvicted, SessionsHeld
 
+TELL_S = 1.0
+"""How old the figures of what is held may be while sessions decode."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeLimits:
@@ -70,6 +73,7 @@ class LoadedShards(Generic[S]):
         self._limits = limits
         self._budget = ByteBudget(limits.kv_bytes_max)
         self._by_model: dict[ModelId, LoadedShard[S]] = {}
+        self._told_sessions, self._told_at = -1, 0.0
 
     def add(self, shard: Shard[S]) -> None:
         model = shard.description.model
@@ -91,9 +95,10 @@ class LoadedShards(Generic[S]):
             if len(self._by_model) != 1:
                 raise BadField("model", f"one of {sorted(self._by_model)}", None)
             return next(iter(self._by_model.values()))
-        if model not in self._by_model:
+        loaded = self._by_model.get(model)
+        if loaded is None:
             raise WrongShard(f"model {model!r}: this node holds {sorted(self._by_model)}")
-        return self._by_model[model]
+        return loaded
 
     def release(
         self, session: SessionId, model: ModelId | None, now: float, *, linger: bool
@@ -139,12 +144,19 @@ class LoadedShards(Generic[S]):
             for model, loaded in self._by_model.items()
         )
 
-    def tell(self, record: Callable[[Event], None], now: float) -> None:
-        """Record who left since the last call, and what is held now."""
-        sessions = self.sessions(now)
+    def tell(self, record: Callable[[Event], None], now: float, *, decoded: bool = False) -> None:
+        """Record who left since the last call, and what is held now.
+
+        A decode changes little of that, and comes once a token: what is held is then told no more
+        than once in TELL_S, unless somebody came or left.
+        """
         for loaded in self._by_model.values():
             for eviction in loaded.store.take_evictions():
                 record(SessionEvicted(eviction.reason.value, eviction.session))
+        sessions = self._budget.sessions
+        if decoded and sessions == self._told_sessions and now - self._told_at < TELL_S:
+            return
+        self._told_sessions, self._told_at = sessions, now
         record(SessionsHeld(sessions, self.kv_bytes))
 
     def check_integrity(self) -> None:

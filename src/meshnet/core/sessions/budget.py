@@ -110,6 +110,11 @@ class ByteBudget:
         """Bytes in use or promised on the device."""
         return sum(entry.bytes for _, entry in self._all())
 
+    @property
+    def sessions(self) -> int:
+        """How many sessions all shards hold."""
+        return sum([len(shelf.entries) for shelf in self._shelves])
+
     def next_created(self) -> int:
         self._created += 1
         return self._created
