@@ -88,11 +88,12 @@ class Held(SessionCacheStore[str]):
         *,
         size: int = 1,
         attempt: int | None = 1,
+        layers: LayerRange = LAYERS,
         adopt: str | None = None,
     ) -> None:
         self.reserve(
             SessionId(session),
-            layers=LAYERS,
+            layers=layers,
             bytes_needed=size,
             attempt=attempt,
             now=now,

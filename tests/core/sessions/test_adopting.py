@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.core.sessions.held import IDS, OTHER_LAYERS, Held, miss
+from tests.core.sessions.held import IDS, LAYERS, OTHER_LAYERS, Held, miss
 from tests.core.sessions.test_truncating import prefix
 
 from meshnet.core.sessions.entry import EvictionReason
@@ -175,14 +175,6 @@ def test_a_lingering_session_gives_way_at_once_and_before_any_other():
     assert store.evictions == {EvictionReason.LRU: 1}
 
 
-def test_a_touch_ends_the_lingering():
-    store = lingering(sessions_max=1)
-    store.end(store.extend("old", 3, 1.0), 1.0)
-
-    with pytest.raises(NoRoom):
-        store.take("third", 1.1)
-
-
 def test_a_place_without_positions_does_not_linger():
     store = Held()
     store.take("s", 0.0)
@@ -219,3 +211,44 @@ def test_nothing_begins_under_the_name_of_a_session_that_is_lent(ending):
         assert store.release(SessionId("old"), 1.0)
     names = {"old", "third"} if ending == "given back" else {"new", "third"}
     assert set(store.lengths(1.0)) == names
+
+
+def test_who_asks_for_a_session_that_ended_comes_late():
+    """A keep-alive or a copy of a step may be overtaken by the end, and must pin nothing again."""
+    store = lingering(sessions_max=1, bytes_max=10)
+
+    with pytest.raises(StaleAttempt):
+        store.take("old", 1.0, size=10)
+    assert miss(store, "old", 3, 1.0) is MissReason.UNKNOWN_SESSION
+    assert miss(store, "old", 2, 1.0, truncate=True, prefix=prefix(*IDS[:2])) is (
+        MissReason.UNKNOWN_SESSION
+    )
+
+    assert store.budget.bytes == 3
+    assert adopt(store, "new", "old").length_before == 3
+
+
+def test_a_session_that_ended_starts_anew_with_a_later_attempt_only():
+    store = lingering(sessions_max=1)
+
+    with pytest.raises(StaleAttempt):
+        store.start("old", 1.0, attempt=1)
+    assert store.lengths(1.0) == {"old": 3}
+
+    assert store.end(store.start("old", 1.0, attempt=2, tokens=2), 1.0)
+    with pytest.raises(NoRoom):
+        store.take("third", 1.1)
+    assert store.extend("old", 2, 1.0, attempt=2)
+
+
+def test_a_reservation_of_other_layers_leaves_those_of_what_is_lent():
+    """Its positions are in the caches of the layers that made them, whatever is asked for."""
+    store = lingering()
+    store.take("new", 1.0, adopt="old", attempt=None)
+
+    store.take("new", 1.0, attempt=None, layers=OTHER_LAYERS)
+
+    assert miss(store, "new", 3, 1.0, adopt="old", prefix=prefix(*IDS), layers=OTHER_LAYERS) is (
+        MissReason.START_LAYER
+    )
+    assert adopt(store, "new", "old").layers == LAYERS

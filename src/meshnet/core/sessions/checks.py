@@ -18,6 +18,8 @@ def extensible(
     """Return the entry if a step of `attempt` may extend it now. Raises KVCacheMiss."""
     if entry is None:
         raise KVCacheMiss(MissReason.UNKNOWN_SESSION, "no such session here")
+    if entry.lingers:
+        raise KVCacheMiss(MissReason.UNKNOWN_SESSION, "the session ended")
     if attempt is not None and entry.attempt is not None and attempt != entry.attempt:
         raise _differs(MissReason.ATTEMPT, "attempt", attempt, entry.attempt)
     if entry.lease is not None:
@@ -42,6 +44,12 @@ def check_prefix(
     held = None if entry.ids is None else entry.ids.prefix(past_length).hex
     if prefix is not None and prefix != held:
         raise _differs(MissReason.PREFIX, "prefix", prefix, held)
+
+
+def refuse_ended(entry: SessionCacheEntry[C]) -> None:
+    """Raise StaleAttempt for a session whose head said that it is over: who asks comes late."""
+    if entry.lingers:
+        raise StaleAttempt("the session ended")
 
 
 def refuse_older(entry: SessionCacheEntry[C], attempt: int | None) -> None:

@@ -19,7 +19,13 @@ from typing import Generic
 from meshnet.core.protocol.digest import PrefixDigest
 from meshnet.core.sessions import adopting
 from meshnet.core.sessions.budget import ByteBudget, Shelf
-from meshnet.core.sessions.checks import check_prefix, extensible, refuse_duplicate, refuse_older
+from meshnet.core.sessions.checks import (
+    check_prefix,
+    extensible,
+    refuse_duplicate,
+    refuse_ended,
+    refuse_older,
+)
 from meshnet.core.sessions.entry import C, Eviction, EvictionReason, Lease, SessionCacheEntry
 from meshnet.core.sessions.integrity import check_integrity
 from meshnet.core.sessions.known_ids import KnownIds
@@ -68,12 +74,13 @@ class SessionCacheStore(Generic[C]):
             adopt: the place and the bytes of this session will do, if it is here.
 
         Raises:
-            NoRoom: no place or bytes now; TooLarge: never; StaleAttempt.
+            NoRoom: no place or bytes now; TooLarge: never; StaleAttempt: also once it lingers.
         """
         self._budget.expire(now)
         adopting.refuse_lent(self._shelf, session)
         entry = self._shelf.entries.get(session)
         if entry is not None:
+            refuse_ended(entry)
             refuse_older(entry, attempt)
         self._rooms.check_bound(bytes_needed)
         borrows = (
@@ -87,10 +94,9 @@ class SessionCacheStore(Generic[C]):
             if borrows:
                 adopting.give_back(self._shelf, self._shelf.entries[session])
             raise
-        entry.used_at, entry.lingers = now, False
-        entry.reserved_bytes = bytes_needed
+        entry.used_at, entry.reserved_bytes = now, bytes_needed
         if not entry.prefilled:
-            entry.layers = layers
+            entry.layers = layers if entry.lent is None else entry.layers
             entry.attempt = entry.attempt if attempt is None else attempt
 
     def prefill(
@@ -173,7 +179,7 @@ class SessionCacheStore(Generic[C]):
         if adopt is not None:
             adopting.take_over(self._shelf, entry, session, attempt)
         self._rooms.grow(entry, bytes_needed, now)
-        entry.used_at, entry.lingers = now, False
+        entry.used_at = now
         entry.lease = Lease(
             session,
             layers,
