@@ -222,13 +222,22 @@ def test_a_product_takes_levels_as_the_others_do():
     assert torch.equal(result, PackedProduct(levels, scales)(rows))
 
 
-def test_rows_need_not_lie_one_behind_the_other():
+def test_neither_rows_nor_biases_need_lie_one_behind_the_other():
     levels, scales = _weights(96, 64, 17)
-    x = _rows(64, 9, 18)
+    x, biases = _rows(64, 9, 18), _rows(96, 2, 19)
 
-    got = CompiledProduct(levels, scales).linear(x.t(), None, 2)
+    got = CompiledProduct(levels, scales).linear(x.t(), biases[:, 1], 2)
 
-    assert torch.equal(got, _expected(x.t().contiguous(), levels, scales, None, 2))
+    expected = _expected(x.t().contiguous(), levels, scales, biases[:, 1].contiguous(), 2)
+    assert torch.equal(got, expected)
+
+
+def test_rows_of_another_width_are_refused():
+    """Loops would read what lies behind them."""
+    product = CompiledProduct(*_weights(96, 64, 17))
+
+    with pytest.raises(RuntimeError, match="expected rows of 64 values, got 60"):
+        product.linear(torch.zeros(2, 60), None, 2)
 
 
 def test_products_of_whole_panels_are_joined_as_they_are():

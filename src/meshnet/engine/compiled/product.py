@@ -74,17 +74,20 @@ class CompiledProduct:
         return cls(Panels.joined([product.panels for product in products]), scales_N)
 
     def _multiplied(self, x_MK: Tensor, bias_N: Tensor | None, pair: int, top: int) -> Tensor:
-        panels, x_MK = self.panels, x_MK.contiguous()
-        rows = x_MK.shape[0]
+        panels, x_MK = self.panels, x_MK.float().contiguous()
+        rows, inputs = x_MK.shape
+        if inputs != panels.inputs:
+            raise RuntimeError(f"expected rows of {panels.inputs} values, got {inputs}")
+        bias_N = None if bias_N is None else bias_N.float().contiguous()
         out_MN = torch.empty((rows, panels.outputs))
-        level_bytes = levels_bytes.py_func(rows, panels.inputs, pair)
+        level_bytes = levels_bytes.py_func(rows, inputs, pair)
         own = torch.empty(level_bytes + 4 * rows * (1 + pair), dtype=torch.uint8)
         levels = own.data_ptr()
         steps = levels + level_bytes
         _linear(
             x_MK.data_ptr(),
             rows,
-            panels.inputs,
+            inputs,
             pair,
             top,
             levels,
@@ -110,8 +113,9 @@ class Panels:
         if inputs > INPUTS_MAX:
             raise RuntimeError(f"sums of {inputs} products may not fit 32 bits")
         self.outputs, self.inputs = int(outputs), int(inputs)
-        padded = functional.pad(weights_NK, (0, -inputs % 4, 0, -outputs % PANEL))
-        fours_PNF = padded.contiguous().view(torch.int32).unflatten(0, (-1, PANEL))
+        if inputs % 4 or outputs % PANEL:
+            weights_NK = functional.pad(weights_NK, (0, -inputs % 4, 0, -outputs % PANEL))
+        fours_PNF = weights_NK.contiguous().view(torch.int32).unflatten(0, (-1, PANEL))
         self.weights = fours_PNF.transpose(1, 2).contiguous().view(torch.uint8)
         self.weights.bitwise_xor_(_SIGN)
 
