@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from meshnet.cli.composition import ROUTE_WAIT_S, Composition, composed
 from meshnet.cli.gateway_process import quiet_telemetry
@@ -70,13 +70,21 @@ class Timed:
         return (len(self.at_s) - 1) / (self.at_s[-1] - self.at_s[0])
 
 
-async def timed_generation(composition: Composition, prompt: Sequence[int], tokens: int) -> Timed:
-    """Generate exactly `tokens` greedy tokens. Raises GenerationFailed, BenchError."""
+async def timed_generation(
+    composition: Composition, prompt: Sequence[int], tokens: int, *, seed: int | None = None
+) -> Timed:
+    """Generate exactly `tokens` tokens, greedy ones without a seed.
+
+    Raises GenerationFailed, BenchError.
+    """
     timed = Timed(tuple(prompt))
+    sampling = banning_stops(composition, len(prompt), tokens)
+    if seed is not None:
+        sampling = replace(sampling, temperature=1.0, seed=seed)
     request = GenerationRequest(
         prompt=timed.prompt,
         tokens_max=tokens,
-        sampling=banning_stops(composition, len(prompt), tokens),
+        sampling=sampling,
         stop_ids=frozenset(),
         deadline_s=DEADLINE_S,
     )
