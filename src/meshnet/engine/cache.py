@@ -39,7 +39,7 @@ from transformers.cache_utils import (
 )
 
 from meshnet.core.vocabulary import KVBytes, LayerRange
-from meshnet.engine.kv import KEY_GRID, KVBuffer, kept_max
+from meshnet.engine.kv import KEY_GRID, BufferedLayer, KVBuffer, kept_max
 from meshnet.engine.states import State, copied, has_state, put_back, state_of, tensors_of
 
 _ROWS = "meshnet_rows"
@@ -68,11 +68,13 @@ def mark_rows(keys: Tensor, rows: Sequence[Rows]) -> None:
     setattr(keys, _ROWS, rows)
 
 
-class KVLayer(CacheLayerMixin):  # type: ignore[misc]
+class KVLayer(CacheLayerMixin, BufferedLayer):  # type: ignore[misc]
     """Keys and values of one layer; `window` positions up to its own are what a row sees."""
 
+    buffer: KVBuffer
+
     def __init__(self, window: int | None = None) -> None:
-        super().__init__()
+        CacheLayerMixin.__init__(self)
         self.buffer = KVBuffer(window)
         self.is_sliding = window is not None
 
@@ -216,8 +218,8 @@ def tensors(cache: Any) -> Iterator[tuple[int, Tensor]]:
     """Every tensor the cache holds with its layer's index, whatever the kind of layer."""
     for index, layer in enumerate(cache.layers):
         held = vars(layer)
-        if isinstance(layer, KVLayer):
-            held = held | {"keys": layer.buffer.keys, "values": layer.buffer.values}
+        if isinstance(layer, BufferedLayer):
+            yield from ((index, part) for part in layer.buffer.tensors())
         for name, value in held.items():
             if name.startswith("_"):
                 continue
@@ -242,7 +244,7 @@ def kv_bytes(prefilled: Sequence[tuple[int, Any]]) -> KVBytes:
     """
     per_token = fixed = 0
     for layer in prefilled[-1][1].layers:
-        if isinstance(layer, KVLayer) and layer.buffer.capacity:
+        if isinstance(layer, BufferedLayer) and layer.buffer.capacity:
             position_bytes = layer.buffer.nbytes // layer.buffer.capacity
             if layer.buffer.window is None:
                 per_token += position_bytes
@@ -270,8 +272,8 @@ def copy_bytes(cache: Any) -> int:
 
 
 def _others_bytes(cache: Any) -> int:
-    ours = [layer.buffer for layer in cache.layers if isinstance(layer, KVLayer)]
-    counted = {id(tensor) for buffer in ours for tensor in (buffer.keys, buffer.values)}
+    ours = [layer.buffer for layer in cache.layers if isinstance(layer, BufferedLayer)]
+    counted = {id(tensor) for buffer in ours for tensor in buffer.tensors()}
     return _distinct_bytes(tensor for _, tensor in tensors(cache) if id(tensor) not in counted)
 
 

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshnet.engine.cache import KVLayer, sums_up
-from meshnet.engine.kv import KEY_GRID
+from meshnet.engine.cache import sums_up
+from meshnet.engine.kv import KEY_GRID, BufferedLayer
 from meshnet.engine.runner import Passing, Runner, Segment, joined, positions_of
 
 BEFORE = KEY_GRID - 6
@@ -146,7 +146,7 @@ class CuttingTrial:
         cache = self._runner.new_cache(self._runner.held)
         generator = torch.Generator().manual_seed(1)
         for layer, model in zip(cache.layers, like.layers, strict=False):
-            if isinstance(layer, KVLayer) and self._past:
+            if isinstance(layer, BufferedLayer) and self._past:
                 keys, values = model.buffer.last(1)
                 layer.buffer.append(
                     *(
@@ -173,7 +173,7 @@ def _joined(parts: list[Tensor | Passing]) -> Tensor | Passing:
 
 def _same_state(one: Any, other: Any) -> bool:
     for mine, theirs in zip(one.layers, other.layers, strict=True):
-        if isinstance(mine, KVLayer):
+        if isinstance(mine, BufferedLayer):
             length = min(mine.buffer.length - mine.buffer.start, KEY_GRID)
             pairs = zip(mine.buffer.last(length), theirs.buffer.last(length), strict=True)
             if not all(torch.equal(a, b) for a, b in pairs):

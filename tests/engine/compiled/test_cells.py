@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshnet.core.vocabulary import LayerRange
+from meshnet.engine.cache import allocated_bytes, kv_bytes, unfilled_layers
 from meshnet.engine.compiled.cells import CellBuffer, SessionCells
 from meshnet.engine.kv import KEY_GRID, BufferedLayer, KVBuffer, first_key
 
@@ -146,3 +147,26 @@ def test_cells_hold_what_one_buffer_would(lengths: tuple[int, ...], window: int 
         assert torch.equal(ours, theirs)
     assert (cells.start, cells.length) == (whole.start, whole.length)
     assert cells.nbytes == cells.capacity * CELL_BYTES // KEY_GRID
+
+
+@pytest.mark.parametrize("lengths", [(1,), (256,), (257,), (700,), (300, 1, 1), (255, 1, 1, 300)])
+def test_a_session_takes_no_more_than_its_shard_promised(lengths: tuple[int, ...]):
+    tried = [(length, session()) for length in (4, 8, 10)]
+    for length, cells in tried:
+        cells.extend(length)
+    cells, promised = session(), kv_bytes(tried)
+    for length in lengths:
+        cells.extend(length)
+        cells.settle(cells.length)
+
+        assert allocated_bytes(cells) == sum(buffer.nbytes for buffer in buffers(cells))
+        assert 0 < allocated_bytes(cells) <= promised.of(cells.length)
+
+
+def test_only_layers_that_nothing_was_written_to_are_unfilled():
+    cells = session()
+    assert unfilled_layers(cells) == [3, 4, 5]
+
+    cells.extend(1)
+
+    assert unfilled_layers(cells) == []

@@ -21,7 +21,7 @@ Legend: H key/value heads, T new positions, D head size, P positions of a cell, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -221,6 +221,9 @@ class SessionCells:
             for buffer in self._sliding:
                 buffer.settle()
             self._settled = length // KEY_GRID
+
+    def keep_copies(self, lengths: Collection[int]) -> None:
+        """Keep copies of states that cannot be shortened: of none, here."""
 
     def can_truncate(self, length: int) -> bool:
         """Whether the session could go on from `length` as if it had never been longer."""
