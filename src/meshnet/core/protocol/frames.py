@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import struct
 from enum import Enum, IntEnum
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any
 
 from meshnet.core.protocol import headers as h
 from meshnet.core.protocol.chains import check_route
@@ -46,6 +47,8 @@ OVERHEAD_BYTES = 4096
 ALIGNMENT = 16
 DIMENSIONS_MAX = 4
 """Of the one tensor that a header describes; others are described in the meta block."""
+SEEN_MAX = 64
+"""Shapes and layer ranges that are remembered as values: steps of a session have the same."""
 _HEADER = struct.Struct("<BBHIQQ8sIIIIIBBHIIII")
 _ONE_ID = struct.Struct("<I")
 _NUMBER_AT = 4
@@ -68,6 +71,9 @@ class Kind(IntEnum):
     ACTIVATION = 3
     TOKENS = 4
     REFUSAL = 5
+
+
+_STEP, _RELEASE = int(Kind.STEP), int(Kind.RELEASE)
 
 
 class Ending(Enum):
@@ -118,17 +124,10 @@ def encode_step(number: int, request: ForwardRequest) -> bytes:
     if request.truncate:
         flags |= _TRUNCATE
     dtype, dims, sizes, described = describe(request.activation)
-    meta = print_meta(
-        Meta(
-            sampling=request.sampling,
-            tensors=described,
-            adopt=request.adopt,
-            route=request.route,
-        )
-    )
+    meta = _meta_of(request, described)
     layers = request.layers
     header = _HEADER.pack(
-        Kind.STEP,
+        _STEP,
         _MODES[request.mode],
         flags,
         number,
@@ -146,6 +145,20 @@ def encode_step(number: int, request: ForwardRequest) -> bytes:
         *sizes,
     )
     return joined(header, _encode_ids(request.tokens), meta, request.activation)
+
+
+def _meta_of(request: ForwardRequest, described: tuple[TensorSpec, ...]) -> bytes:
+    """Return the meta block; a plain decode has none."""
+    if not described and request.sampling is None and request.adopt is None and not request.route:
+        return b""
+    return print_meta(
+        Meta(
+            sampling=request.sampling,
+            tensors=described,
+            adopt=request.adopt,
+            route=request.route,
+        )
+    )
 
 
 def _encode_ids(ids: tuple[int, ...]) -> bytes:
@@ -181,11 +194,11 @@ def decode_step(frame: Buffer, opening: Opening, limits: Limits) -> ForwardReque
     number_of(frame)
     if len(frame) > frame_bytes_max(limits):
         raise TooLarge("frame", f"at most {limits.body_bytes} bytes and its ids", len(frame))
-    if frame[0] == Kind.RELEASE:
+    if frame[0] == _RELEASE:
         return _ending(bytes(frame))
-    if frame[0] != Kind.STEP or len(frame) < _HEADER.size:
+    if frame[0] != _STEP or len(frame) < _HEADER.size:
         raise BadField("frame", f"a step's header of {_HEADER.size} bytes", bytes(frame[:8]))
-    return _step(frame, _Step._make(_HEADER.unpack_from(frame)), opening, limits)
+    return _step(frame, _HEADER.unpack_from(frame), opening, limits)
 
 
 def _ending(frame: bytes) -> Ending:
@@ -195,61 +208,36 @@ def _ending(frame: bytes) -> Ending:
     raise BadField("frame", "a release of 8 bytes", frame[:16])
 
 
-class _Step(NamedTuple):
-    """A step's header as it came; nothing in it is checked yet."""
-
-    kind: int
-    mode: int
-    flags: int
-    number: int
-    attempt: int
-    deadline_ms: int
-    prefix: bytes
-    past_length: int
-    start: int
-    stop: int
-    ids: int
-    meta_bytes: int
-    dtype: int
-    dims: int
-    drafts: int
-    size_0: int
-    size_1: int
-    size_2: int
-    size_3: int
-
-    @property
-    def described(self) -> tuple[int, int, tuple[int, ...]]:
-        return self.dtype, self.dims, (self.size_0, self.size_1, self.size_2, self.size_3)
-
-
-def _step(frame: Buffer, head: _Step, opening: Opening, limits: Limits) -> ForwardRequest:
-    mode = _MODE_OF.get(head.mode)
-    if mode is None or head.flags & ~_FLAGS:
-        raise BadField("frame.mode", "1 or 2, and flags of this version", (head.mode, head.flags))
-    if head.past_length > limits.positions or (head.past_length and mode is not Mode.DECODE):
-        raise BadField(h.PAST_LEN, f"0 to {limits.positions} in a decode", head.past_length)
-    tokens, at = _ids(frame, head.ids, limits)
-    meta, activation = read_rest(frame, at, head.meta_bytes, head.described, limits)
-    if meta.tokens or not meta.want_token or meta.drafts:
+def _step(frame: Buffer, head: tuple[Any, ...], opening: Opening, limits: Limits) -> ForwardRequest:
+    _, code, flags, _, attempt, deadline_ms, prefix, past_length, start, stop = head[:10]
+    ids, meta_bytes, dtype, dims, drafts = head[10:15]
+    mode = _MODE_OF.get(code)
+    if mode is None or flags & ~_FLAGS:
+        raise BadField("frame.mode", "1 or 2, and flags of this version", (code, flags))
+    if past_length > limits.positions or (past_length and mode is not Mode.DECODE):
+        raise BadField(h.PAST_LEN, f"0 to {limits.positions} in a decode", past_length)
+    _check_absent(flags, attempt, deadline_ms, prefix)
+    tokens, at = _ids(frame, ids, limits)
+    meta, activation = read_rest(frame, at, meta_bytes, (dtype, dims, head[15:]), limits)
+    if meta is not _NO_META and (meta.tokens or not meta.want_token or meta.drafts):
         raise BadField("meta", "neither tokens nor drafts in a frame", "both")
-    _check_length(head, tokens, activation, limits)
+    _check_length(past_length, tokens, activation, limits)
     request = ForwardRequest(
         mode=mode,
         session=opening.session,
-        past_length=head.past_length,
-        layers=_layers(head),
+        past_length=past_length,
+        layers=_layers(start, stop) if start or stop else None,
         model=opening.model,
         fingerprint=opening.fingerprint,
-        attempt=_optional(head, _ATTEMPT, head.attempt, h.ATTEMPT),
-        prefix=_prefix(head),
-        deadline_ms=_optional(head, _DEADLINE, head.deadline_ms, h.DEADLINE_MS),
+        attempt=attempt if flags & _ATTEMPT else None,
+        prefix=prefix.hex() if flags & _PREFIX else None,
+        deadline_ms=deadline_ms if flags & _DEADLINE else None,
         wire=opening.wire,
         tokens=tokens,
         sampling=meta.sampling,
-        want_token=not head.flags & _NO_TOKEN,
-        drafts=head.drafts,
-        truncate=bool(head.flags & _TRUNCATE),
+        want_token=not flags & _NO_TOKEN,
+        drafts=drafts,
+        truncate=bool(flags & _TRUNCATE),
         adopt=meta.adopt,
         route=meta.route,
         activation=activation,
@@ -257,7 +245,8 @@ def _step(frame: Buffer, head: _Step, opening: Opening, limits: Limits) -> Forwa
         owner=opening.owner,
         stages=opening.stages,
     )
-    _check(request)
+    if drafts or flags & _TRUNCATE or meta is not _NO_META:
+        _check(request)
     return request
 
 
@@ -287,69 +276,75 @@ def read_rest(
         raise BadField(h.META, f"at most the {len(frame) - at} bytes there are", meta_bytes)
     view = memoryview(frame)
     meta = read_meta(view[at:end], limits) if meta_bytes else _NO_META
-    specs = _specs(described, meta)
+    specs = meta.tensors if described == _NOTHING else _specs(described, meta)
     if not specs:
         if end != len(frame):
             raise BadField("frame", f"{end} bytes", len(frame))
         return meta, None
     begin = end + -end % ALIGNMENT
-    expected = begin + sum(spec.nbytes for spec in specs)
-    if len(frame) != expected or any(view[end:begin]):
+    expected = begin + sum([spec.nbytes for spec in specs])
+    if len(frame) != expected or (begin > end and any(view[end:begin])):
         raise BadField("frame", f"{expected} bytes, those between parts zero", len(frame))
     return meta, Activation(specs, view[begin:])
 
 
 _NO_META = Meta()
+_NOTHING = (0, 0, _NO_SIZES)
+"""What a header says of tensors where there are none, or where the meta block describes them."""
 
 
 def _specs(described: tuple[int, int, tuple[int, ...]], meta: Meta) -> tuple[TensorSpec, ...]:
-    """Return what the header or the meta block says of the tensors, in one of the two places."""
-    code, dims, sizes = described
-    if not code and not dims and sizes == _NO_SIZES:
-        return meta.tensors
+    """Return what the header says of the one tensor, if the meta block says nothing of any."""
+    specs = _spec(*described)
+    if specs is None or meta.tensors:
+        raise BadField(h.SHAPE, f"2 to {DIMENSIONS_MAX} sizes of one tensor", described)
+    return specs
+
+
+@lru_cache(maxsize=SEEN_MAX)
+def _spec(code: int, dims: int, sizes: tuple[int, ...]) -> tuple[TensorSpec, ...] | None:
     dtype, shape, beyond = _DTYPE_OF.get(code), sizes[:dims], sizes[dims:]
-    right = 2 <= dims <= DIMENSIONS_MAX and min(shape) > 0 and max(shape) <= DIMENSION_MAX
-    if dtype is None or not right or any(beyond) or meta.tensors:
-        raise BadField(h.SHAPE, f"2 to {DIMENSIONS_MAX} sizes of one tensor", (code, dims, sizes))
+    if dtype is None or not 2 <= dims <= DIMENSIONS_MAX or any(beyond):
+        return None
+    if min(shape) < 1 or max(shape) > DIMENSION_MAX:
+        return None
     return (TensorSpec(HIDDEN, dtype, shape),)
 
 
 def _check_length(
-    head: _Step, tokens: tuple[int, ...], activation: Activation | None, limits: Limits
+    past_length: int, tokens: tuple[int, ...], activation: Activation | None, limits: Limits
 ) -> None:
     length = len(tokens)
     if activation is not None:
-        length = activation.hidden.shape[-2]
+        length = activation.tensors[0].shape[-2]
         if tokens and len(tokens) != length:
             raise BadField("frame.tokens", f"{length} ids, one a position", len(tokens))
     if not length:
         raise BadField("frame", "an activation or tokens", "neither")
-    if head.past_length + length > limits.positions:
+    if past_length + length > limits.positions:
         expected = f"past and new positions of at most {limits.positions}"
-        raise BadField(h.PAST_LEN, expected, head.past_length + length)
+        raise BadField(h.PAST_LEN, expected, past_length + length)
 
 
-def _layers(head: _Step) -> LayerRange | None:
-    if not head.start and not head.stop:
-        return None
-    if not head.start < head.stop <= _LAYER_MAX:
-        raise BadField(h.LAYERS, "start < stop", (head.start, head.stop))
-    return LayerRange(head.start, head.stop)
+@lru_cache(maxsize=SEEN_MAX)
+def _layers(start: int, stop: int) -> LayerRange:
+    if not start < stop <= _LAYER_MAX:
+        raise BadField(h.LAYERS, "start < stop", (start, stop))
+    return LayerRange(start, stop)
 
 
-def _optional(head: _Step, flag: int, value: int, field: str) -> int | None:
-    present = head.flags & flag
-    if value > (_INTEGER_MAX if present else 0):
-        raise BadField(field, f"at most {_INTEGER_MAX}, and 0 where it is absent", value)
-    return value if present else None
+def _check_absent(flags: int, attempt: int, deadline_ms: int, prefix: bytes) -> None:
+    """Raise BadField for what is too large, or not zero where its flag says that it is absent."""
+    if attempt > (_INTEGER_MAX if flags & _ATTEMPT else 0):
+        raise _absent(h.ATTEMPT, attempt)
+    if deadline_ms > (_INTEGER_MAX if flags & _DEADLINE else 0):
+        raise _absent(h.DEADLINE_MS, deadline_ms)
+    if prefix != _NO_PREFIX and not flags & _PREFIX:
+        raise BadField(h.PREFIX, "zeros where it is absent", prefix.hex())
 
 
-def _prefix(head: _Step) -> str | None:
-    if head.flags & _PREFIX:
-        return head.prefix.hex()
-    if head.prefix != _NO_PREFIX:
-        raise BadField(h.PREFIX, "zeros where it is absent", head.prefix.hex())
-    return None
+def _absent(field: str, value: int) -> BadField:
+    return BadField(field, f"at most {_INTEGER_MAX}, and 0 where it is absent", value)
 
 
 def _check(request: ForwardRequest) -> None:

@@ -30,12 +30,12 @@ class TensorSpec:
     shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if not self.shape or any(size <= 0 for size in self.shape):
+        if not self.shape or min(self.shape) <= 0:
             raise ValueError(f"shape of {self.name!r}: expected positive sizes, got {self.shape}")
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
+        return math.prod(self.shape) * (4 if self.dtype is DType.FP32 else 2)
 
 
 HIDDEN = "hidden"
@@ -50,7 +50,7 @@ class Activation:
     data: Buffer
 
     def __post_init__(self) -> None:
-        expected = sum(spec.nbytes for spec in self.tensors)
+        expected = sum([spec.nbytes for spec in self.tensors])
         if not self.tensors or len(self.data) != expected:
             raise ValueError(f"activation: expected {expected} bytes, got {len(self.data)}")
 
