@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from tests.families import LAYERS, VOCAB_SIZE, save_family
 
 from meshnet.core.vocabulary import LayerRange, WeightFormat
-from meshnet.engine.cache import KVLayer
-from meshnet.engine.kv import KEY_GRID
+from meshnet.engine import lean_choice
+from meshnet.engine.compiled.runner import CompiledRunner
+from meshnet.engine.forward import LayerRunner
+from meshnet.engine.kv import KEY_GRID, BufferedLayer
 from meshnet.engine.lean import LeanRunner
 from meshnet.engine.loading import load_shard
 from meshnet.engine.runner import Passing, Runner, Segment
@@ -76,9 +78,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Whole]:
 @torch.inference_mode()
 def _whole(path: Path, name: str) -> Whole:
     save_family(path, name.partition(",")[0], max_position_embeddings=2048)
-    shard = load_shard(path, LayerRange(0, LAYERS), weights=WeightFormat.INT8)
-    if isinstance(shard._runner, LeanRunner) and name == PLAIN:
-        shard._runner.through = shard._runner.layers
+    with pytest.MonkeyPatch.context() as patch:
+        if name == PLAIN:
+            patch.setattr(lean_choice, "_compiled", lambda *arguments: None)
+        shard = load_shard(path, LayerRange(0, LAYERS), weights=WeightFormat.INT8)
     generator = torch.Generator().manual_seed(3)
     ids = [torch.randint(3, VOCAB_SIZE, (1, LENGTH), generator=generator) for _ in range(3)]
     whole = Whole(shard, ids, [], [])
@@ -123,7 +126,9 @@ def test_a_shard_finds_out_that_it_is_exact(whole: Callable[[str], Whole], name:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_cut_here_is_compiled_where_it_can_be(whole: Callable[[str], Whole], name: str):
-    assert whole(name).runner.attention.endswith("-fused") == (name in COMPILED)
+    kind = CompiledRunner if name in COMPILED else LeanRunner if name == PLAIN else LayerRunner
+
+    assert type(whole(name).runner) is kind
 
 
 @pytest.mark.parametrize("name", ["lfm2", "bamba", "qwen3_next"])
@@ -226,18 +231,12 @@ def _assert_same_state(session: Session, parts: Sequence[LayerRange], expected: 
         assert cache.length == session.past
         for index in range(layers.start, layers.stop):
             held, whole = cache.layers[index], expected.layers[index]
-            assert isinstance(held, KVLayer)
+            assert isinstance(held, BufferedLayer)
             first = max(held.buffer.start, whole.buffer.start)
-            for name in ("keys", "values"):
-                if session.past > first:
-                    assert torch.equal(
-                        _positions(held, name, first, session.past),
-                        _positions(whole, name, first, session.past),
-                    )
-
-
-def _positions(layer: KVLayer, name: str, first: int, stop: int) -> torch.Tensor:
-    buffer = layer.buffer
-    held = getattr(buffer, name)
-    assert held is not None
-    return held[:, first - buffer.start : stop - buffer.start]
+            if session.past > first:
+                for ours, theirs in zip(
+                    held.buffer.last(session.past - first),
+                    whole.buffer.last(LENGTH - first),
+                    strict=True,
+                ):
+                    assert torch.equal(ours, theirs[:, : session.past - first])

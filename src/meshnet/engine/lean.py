@@ -21,9 +21,9 @@ H query heads, K key/value heads, N = H + K, S head size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -97,10 +97,10 @@ class LeanLayer:
         self.size: int = projections.head_dim
         self.queries: int = projections.q_proj.out_features // self.size
         self.keys: int = projections.k_proj.out_features // self.size
-        self._shape = Shape(projections.scaling, window)
+        self.shape = Shape(projections.scaling, window)
         self._grid = attention
-        self.before_attention = _norm(module.input_layernorm)
-        self.before_mlp = _norm(module.post_attention_layernorm)
+        self.before_attention = norm_of(module.input_layernorm)
+        self.before_mlp = norm_of(module.post_attention_layernorm)
         self.of_heads = _norm_of_heads(projections, self.queries, self.keys)
         self.qkv: Any = _Separate(projections.q_proj, projections.k_proj, projections.v_proj)
         self.gate_up: Any = _Separate(mlp.gate_proj, mlp.up_proj)
@@ -149,12 +149,12 @@ class LeanLayer:
         """Attend from rows whose keys and values are in their buffers: TD."""
         if len(parts) > 1 and len(parts) == len(query_THS):
             buffers = [self.buffer(part) for part in parts]
-            return self._grid.attend_each(query_THS, buffers, self._shape).flatten(1)
+            return self._grid.attend_each(query_THS, buffers, self.shape).flatten(1)
         attended_TD = [
             self._grid.attend(
                 query_THS.narrow(0, part.start, part.length),
                 Rows(self.buffer(part), part.length),
-                self._shape,
+                self.shape,
             ).flatten(1)
             for part in parts
         ]
@@ -171,46 +171,6 @@ class _Separate:
         return torch.cat([project(hidden_TD) for project in self._projections], -1)
 
 
-class Layers(Protocol):
-    """Runs some of the layers held, over rows of several sessions."""
-
-    suffix: str
-    """Of the arithmetic's name."""
-
-    def run(
-        self,
-        hidden_TD: Tensor,
-        layers: LayerRange,
-        rotary: Rotary,
-        parts: Sequence[Part],
-        kept: Tensor | None,
-    ) -> Tensor:
-        """Extend the sessions' buffers and return what leaves, of the rows `kept` or of all."""
-        ...
-
-
-class LeanLayers:
-    """Layers one after the other, operator by operator."""
-
-    suffix = ""
-
-    def __init__(self, layers: Mapping[int, LeanLayer]) -> None:
-        self.layers = layers
-
-    def run(
-        self,
-        hidden_TD: Tensor,
-        layers: LayerRange,
-        rotary: Rotary,
-        parts: Sequence[Part],
-        kept: Tensor | None,
-    ) -> Tensor:
-        for index in range(layers.start, layers.stop):
-            last = index == layers.stop - 1
-            hidden_TD = self.layers[index](hidden_TD, rotary, parts, kept if last else None)
-        return hidden_TD
-
-
 class LeanRunner:
     """The forward of a trimmed model of Llama's skeleton, for any range of the layers it holds."""
 
@@ -222,10 +182,10 @@ class LeanRunner:
         self, model: Any, generic: Runner, attention: GridAttention, *, exact: bool
     ) -> None:
         """`exact`: joined weights round as separate ones do."""
-        self._model = model
-        self._decoder: Any = model.meshnet_layers.decoder
+        self.model = model
+        self.decoder: Any = model.meshnet_layers.decoder
         self._new_cache = generic.new_cache
-        self._attention = attention.name if exact else f"{attention.name}-lean"
+        self.attention = attention.name if exact else f"{attention.name}-lean"
         self.held, self.total = generic.held, generic.total
         self.dtype, self.device = generic.dtype, generic.device
         self.hidden_size, self.vocab_size = generic.hidden_size, generic.vocab_size
@@ -234,17 +194,11 @@ class LeanRunner:
         for index in range(self.held.start, self.held.stop):
             module, window = model.meshnet_layers.layer(index), slots[index].buffer.window
             made[index] = LeanLayer(index, module, window=window, attention=attention)
-        self.layers = LeanLayers(made)
-        self.through: Layers = self.layers
-        """What runs the layers: `layers`, or another form of the same."""
-
-    @property
-    def attention(self) -> str:
-        return self._attention + self.through.suffix
+        self.layers = made
 
     def join(self) -> None:
         """Join weights, layer by layer; no other forward of the model works from then on."""
-        for layer in self.layers.layers.values():
+        for layer in self.layers.values():
             layer.join()
 
     def new_cache(self, layers: LayerRange) -> Any:
@@ -256,7 +210,7 @@ class LeanRunner:
         """Run `layers` and return what leaves them, after the final norm if they end the model."""
         hidden_TD = self._run(entering, layers, segments, None)
         if layers.stop == self.total:
-            hidden_TD = self._decoder.norm(hidden_TD)
+            hidden_TD = self.decoder.norm(hidden_TD)
         return Passing(hidden_TD[None])
 
     def logits(
@@ -271,7 +225,7 @@ class LeanRunner:
         every = list(rows) == list(range(sum(segment.length for segment in segments)))
         kept = None if every else torch.tensor(rows, device=self.device)
         hidden_RD = self._run(entering, layers, segments, kept)
-        logits_RV: Tensor = self._model.lm_head(self._decoder.norm(hidden_RD))
+        logits_RV: Tensor = self.model.lm_head(self.decoder.norm(hidden_RD))
         return logits_RV
 
     def _run(
@@ -284,9 +238,11 @@ class LeanRunner:
         if isinstance(entering, Passing):
             hidden_TD = entering.hidden[0]
         else:
-            hidden_TD = self._decoder.embed_tokens(entering[0])
+            hidden_TD = self.decoder.embed_tokens(entering[0])
         rotary, parts = self._rotary(hidden_TD, segments), self._parts(layers, segments)
-        hidden_TD = self.through.run(hidden_TD, layers, rotary, parts, kept)
+        for index in range(layers.start, layers.stop):
+            last = index == layers.stop - 1
+            hidden_TD = self.layers[index](hidden_TD, rotary, parts, kept if last else None)
         for segment, part in zip(segments, parts, strict=True):
             part.cache.settle(segment.stop)
         return hidden_TD
@@ -305,10 +261,10 @@ class LeanRunner:
             for segment in segments
         ]
         positions_T = positions[0] if len(positions) == 1 else torch.cat(positions)
-        return Rotary.of(*self._decoder.rotary_emb(hidden_TD[None], positions_T[None]))
+        return Rotary.of(*self.decoder.rotary_emb(hidden_TD[None], positions_T[None]))
 
 
-def _norm(module: Any) -> Norm:
+def norm_of(module: Any) -> Norm:
     return Norm(module.weight, _eps(module))
 
 

@@ -44,7 +44,7 @@ def lean_runner(
     context_length: int,
     *,
     compiled: Closeness | None = None,
-) -> LeanRunner | None:
+) -> Runner | None:
     """Return the short forward of a trimmed model if it is one; `generic` is unusable then.
 
     Args:
@@ -64,26 +64,24 @@ def lean_runner(
         return None
     lean.join()
     if exact and compiled is not None:
-        _compile(lean, context_length, compiled)
+        return _compiled(lean, context_length, compiled) or lean
     return lean
 
 
 @torch.inference_mode()
-def _compile(lean: LeanRunner, context_length: int, closeness: Closeness) -> None:
-    """Let compiled loops run the layers if there are any for them and they answer alike."""
+def _compiled(lean: LeanRunner, context_length: int, closeness: Closeness) -> Runner | None:
+    """Return the compiled form of the forward if there is one and it answers alike."""
     try:
-        from meshnet.engine.fused_layer import fused_layers
+        from meshnet.engine.compiled.runner import compiled_runner
     # numba is not there, or not for this processor.
     except (ImportError, OSError):
-        return
-    compiled = fused_layers(lean.layers.layers)
+        return None
+    compiled = compiled_runner(lean)
     if compiled is None:
-        return
-    expected = list(_answers(lean, context_length))
-    lean.through = compiled
-    pairs = zip(_answers(lean, context_length), expected, strict=True)
-    if not all(_distance(*pair) <= closeness.attention for pair in pairs):
-        lean.through = lean.layers
+        return None
+    pairs = zip(_answers(compiled, context_length), _answers(lean, context_length), strict=True)
+    agrees = all(_distance(*pair) <= closeness.attention for pair in pairs)
+    return compiled if agrees else None
 
 
 def _has_skeleton(model: Any) -> bool:
