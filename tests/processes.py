@@ -52,11 +52,16 @@ def command(
 class MeshnetProcess:
     """One `meshnet ...` child with a machine-readable ready line."""
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        program: Sequence[str] = ("-m", "meshnet"),
+    ) -> None:
         self.arguments = list(arguments)
         cache = {k: v for k, v in os.environ.items() if k == "MESHNET_CACHE_DIR"}
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "meshnet", *self.arguments],
+            [sys.executable, *program, *self.arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
