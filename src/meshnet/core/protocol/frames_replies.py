@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from meshnet.core.protocol import headers as h
 from meshnet.core.protocol.fields import NUMBER_MAX
@@ -50,7 +49,10 @@ from meshnet.core.vocabulary import (
     TokenLogprob,
 )
 
+# kind, flags, element type, dimensions, number, cached, microseconds of compute; bytes of meta
+# block or JSON, or number of tokens; status, or bytes of text; sizes
 _HEADER = struct.Struct("<BBBBIQQIIIIII")
+_ACTIVATION, _TOKENS, _REFUSAL = int(Kind.ACTIVATION), int(Kind.TOKENS), int(Kind.REFUSAL)
 _TOKEN = struct.Struct("<IBBHd")
 _ALTERNATIVE = struct.Struct("<Id")
 _CACHED = 1
@@ -59,50 +61,27 @@ _INTEGER_MAX = 10**h.INTEGER_DIGITS - 1
 _NO_SIZES = (0,) * DIMENSIONS_MAX
 
 
-class _Head(NamedTuple):
-    """An answer's header. `size`: bytes of meta block or JSON, or tokens; `extra`: status, or
-    bytes of text."""
-
-    kind: int
-    flags: int
-    dtype: int
-    dims: int
-    number: int
-    cached: int
-    compute_us: int
-    size: int
-    extra: int
-    size_0: int
-    size_1: int
-    size_2: int
-    size_3: int
-
-    @property
-    def described(self) -> tuple[int, int, tuple[int, ...]]:
-        return self.dtype, self.dims, (self.size_0, self.size_1, self.size_2, self.size_3)
-
-
 def encode_answer(number: int, reply: Reply) -> bytes:
     """Return the frame that answers step `number`."""
     match reply:
         case ActivationReply():
             return _activation_frame(number, reply)
         case TokenReply():
-            if not finite(reply.drawn):
+            if reply.drawn is not None and not finite(reply.drawn):
                 refusal = Refusal(Code.NUMERICAL_ERROR, "a log-probability is not finite")
                 return encode_answer(number, refusal)
             return _tokens_frame(number, reply)
         case Refusal():
             status, _, body = encode_refusal(reply)
-            header = (Kind.REFUSAL, 0, 0, 0, number, 0, 0, len(body), status, *_NO_SIZES)
+            header = (_REFUSAL, 0, 0, 0, number, 0, 0, len(body), status, *_NO_SIZES)
             return _HEADER.pack(*header) + body
 
 
 def _activation_frame(number: int, reply: ActivationReply) -> bytes:
     dtype, dims, sizes, described = describe(reply.activation)
-    meta = print_meta(Meta(tensors=described))
+    meta = print_meta(Meta(tensors=described)) if described else b""
     header = _HEADER.pack(
-        Kind.ACTIVATION,
+        _ACTIVATION,
         0 if reply.cached is None else _CACHED,
         dtype,
         dims,
@@ -120,7 +99,7 @@ def _tokens_frame(number: int, reply: TokenReply) -> bytes:
     tokens = () if reply.drawn is None else reply.drawn.tokens
     text = reply.text.encode("utf-8", "replace")
     header = _HEADER.pack(
-        Kind.TOKENS,
+        _TOKENS,
         0 if reply.cached is None else _CACHED,
         0,
         0,
@@ -131,6 +110,8 @@ def _tokens_frame(number: int, reply: TokenReply) -> bytes:
         len(text),
         *_NO_SIZES,
     )
+    if len(tokens) == 1 and not tokens[0].top:
+        return b"".join((header, _token_entry(tokens[0]), text))
     return b"".join((header, *map(_token_entry, tokens), *_alternatives(tokens), text))
 
 
@@ -159,28 +140,24 @@ def _answer(frame: Buffer, asked: ForwardRequest, limits: Limits) -> Reply:
     number_of(frame)
     if len(frame) < _HEADER.size:
         raise BadField("frame", f"a header of {_HEADER.size} bytes", len(frame))
-    head = _Head._make(_HEADER.unpack_from(frame))
-    if head.kind == Kind.REFUSAL:
+    head = _HEADER.unpack_from(frame)
+    kind, flags, dtype, dims, _, cached, compute_us, size, extra = head[:9]
+    if kind == _REFUSAL:
         return _refusal(frame, head, asked, limits)
-    cached = _cached(head)
-    if head.kind == Kind.TOKENS:
-        return _tokens(frame, head, cached, limits)
-    if head.kind != Kind.ACTIVATION or head.extra:
+    if flags not in (0, _CACHED) or cached > (_INTEGER_MAX if flags else 0):
+        raise BadField(h.CACHED, "a length, or 0 without its flag", (flags, cached))
+    if compute_us > _INTEGER_MAX:
+        raise BadField(h.COMPUTE_US, f"at most {_INTEGER_MAX}", compute_us)
+    described, length = (dtype, dims, head[9:]), cached if flags else None
+    if kind == _TOKENS:
+        return _tokens(frame, size, extra, described, length, compute_us, limits)
+    if kind != _ACTIVATION or extra:
         raise BadField("frame", "an answer", bytes(frame[:8]))
-    meta, activation = read_rest(frame, _HEADER.size, head.size, head.described, limits)
-    if activation is None or meta != Meta(tensors=meta.tensors):
+    meta, activation = read_rest(frame, _HEADER.size, size, described, limits)
+    if activation is None or (size and meta != Meta(tensors=meta.tensors)):
         raise BadField("frame", "an activation, and no more", bytes(frame[:8]))
     _check_length(activation, asked)
-    return ActivationReply(activation, cached, head.compute_us)
-
-
-def _cached(head: _Head) -> int | None:
-    present = head.flags == _CACHED
-    if head.flags not in (0, _CACHED) or head.cached > (_INTEGER_MAX if present else 0):
-        raise BadField(h.CACHED, "a length, or 0 without its flag", (head.flags, head.cached))
-    if head.compute_us > _INTEGER_MAX:
-        raise BadField(h.COMPUTE_US, f"at most {_INTEGER_MAX}", head.compute_us)
-    return head.cached if present else None
+    return ActivationReply(activation, length, compute_us)
 
 
 def _check_length(activation: Activation, asked: ForwardRequest) -> None:
@@ -191,12 +168,19 @@ def _check_length(activation: Activation, asked: ForwardRequest) -> None:
         raise BadField(h.SHAPE, f"{length} positions, as asked", activation.hidden.shape)
 
 
-def _tokens(frame: Buffer, head: _Head, cached: int | None, limits: Limits) -> TokenReply:
-    count, text_bytes = head.size, head.extra
+def _tokens(
+    frame: Buffer,
+    count: int,
+    text_bytes: int,
+    described: tuple[int, int, tuple[int, ...]],
+    cached: int | None,
+    compute_us: int,
+    limits: Limits,
+) -> TokenReply:
     if count > DRAFTS_MAX + 1 or text_bytes > limits.json_bytes:
         raise BadField("frame.tokens", f"at most {DRAFTS_MAX + 1}, and a short text", count)
     at = _HEADER.size + count * _TOKEN.size
-    if head.described != (0, 0, _NO_SIZES) or at > len(frame):
+    if described != (0, 0, _NO_SIZES) or at > len(frame):
         raise BadField("frame", f"{count} tokens and no tensor", len(frame))
     tokens = []
     for index in range(count):
@@ -205,7 +189,7 @@ def _tokens(frame: Buffer, head: _Head, cached: int | None, limits: Limits) -> T
     if len(frame) != at + text_bytes:
         raise BadField("frame", f"{at + text_bytes} bytes", len(frame))
     drawn = Drawn(tuple(tokens)) if tokens else None
-    return TokenReply(drawn, _text(frame[at:]), cached, head.compute_us)
+    return TokenReply(drawn, _text(frame[at:]) if text_bytes else "", cached, compute_us)
 
 
 def _token(frame: Buffer, at: int, alternatives_at: int) -> tuple[SampledToken, int]:
@@ -215,6 +199,8 @@ def _token(frame: Buffer, at: int, alternatives_at: int) -> tuple[SampledToken, 
     told = flags == _LOGPROB
     if flags not in (0, _LOGPROB) or gap or count > LOGPROBS_MAX or end > len(frame):
         raise BadField("frame.token", f"at most {LOGPROBS_MAX} alternatives", (flags, count))
+    if not told and not count and not logprob and token_id <= TOKEN_ID_MAX:
+        return SampledToken(token_id), end
     chosen = _logprob(token_id, logprob)
     if not told and logprob:
         raise BadField("frame.token", "no log-probability without its flag", logprob)
@@ -238,12 +224,15 @@ def _text(data: Buffer) -> str:
         raise BadField("frame.text", f"UTF-8 ({error.reason})", bytes(data[:20])) from None
 
 
-def _refusal(frame: Buffer, head: _Head, asked: ForwardRequest, limits: Limits) -> Refusal:
-    expected = (Kind.REFUSAL, 0, 0, 0, head.number, 0, 0, head.size, head.extra, *_NO_SIZES)
+def _refusal(
+    frame: Buffer, head: tuple[int, ...], asked: ForwardRequest, limits: Limits
+) -> Refusal:
+    number, size, status = head[4], head[7], head[8]
+    expected = (_REFUSAL, 0, 0, 0, number, 0, 0, size, status, *_NO_SIZES)
     body = memoryview(frame)[_HEADER.size :]
-    if head != expected or len(body) != head.size or head.size > limits.json_bytes:
+    if head != expected or len(body) != size or size > limits.json_bytes:
         raise BadField("frame", "a refusal of the length it says", len(body))
-    refusal = decode_refusal(head.extra, {}, body, limits)
+    refusal = decode_refusal(status, {}, body, limits)
     if refusal is None:
         raise BadField("frame", "an error of this protocol", bytes(body[:80]))
     if refusal.code is Code.CACHE_MISS and asked.mode is not Mode.DECODE:

@@ -76,12 +76,13 @@ def encode_reply(reply: Reply) -> tuple[int, dict[str, str], list[Buffer]]:
 
 
 def finite(drawn: Drawn | None) -> bool:
-    tokens = () if drawn is None else drawn.tokens
-    return all(
-        (token.logprob is None or math.isfinite(token.logprob))
-        and all(math.isfinite(entry.logprob) for entry in token.top)
-        for token in tokens
-    )
+    for token in () if drawn is None else drawn.tokens:
+        if token.logprob is None and not token.top:
+            continue  # nearly always
+        told = [0.0 if token.logprob is None else token.logprob]
+        if not all(map(math.isfinite, [*told, *(entry.logprob for entry in token.top)])):
+            return False
+    return True
 
 
 def _drawn_values(reply: TokenReply) -> dict[str, Any]:

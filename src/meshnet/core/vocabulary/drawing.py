@@ -85,7 +85,7 @@ class Drawn:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        return tuple(token.token_id for token in self.tokens)
+        return tuple([token.token_id for token in self.tokens])
 
 
 DRAFTS_MAX = 16
