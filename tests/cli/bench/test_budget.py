@@ -9,54 +9,56 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshnet.cli.bench.budget import Budget, HopTimes, Shares, budget, middle_half
-from meshnet.cli.bench.budget_command import budget_page
+from meshnet.cli.bench.budget_command import budget_report
 
 seconds = st.floats(0.0, 1.0)
-shares = st.tuples(st.floats(0.0, 0.5), st.floats(0.0, 0.5)).map(lambda pair: Shares(*pair))
+shares = st.tuples(st.none() | st.floats(0.0, 0.5), st.floats(0.0, 0.5)).map(
+    lambda pair: Shares(*pair)
+)
 
 
 def lines_of(told: Budget) -> dict[tuple[str, str], float]:
     return {(line.where, line.what): round(line.ms, 6) for line in told.lines}
 
 
+def hop(node: str, compute: float, queue: float, step: float, wire: float, call: float) -> HopTimes:
+    return HopTimes(node, *(1e-3 * ms for ms in (compute, queue, step, wire, call)))
+
+
 def test_a_token_over_two_nodes():
-    hops = [HopTimes("a", 0.010, 0.012, 0.001), HopTimes("b", 0.020, 0.0225, 0.001)]
+    hops = [hop("a", 10, 0.25, 10.5, 0.125, 12), hop("b", 20, 0.5, 21, 0.25, 22.5)]
 
     told = budget(0.036, hops, {"a": Shares(0.5), "b": Shares(0.25, 0.1)})
 
     assert lines_of(told) == {
         ("a", "attention"): 5.0, ("a", "sampling"): 0.0, ("a", "layers"): 5.0,
-        ("a", "exchange"): 1.0, ("a", "rest"): 1.0,
+        ("a", "queue"): 0.25, ("a", "node"): 0.25, ("a", "exchange"): 1.375, ("a", "wire"): 0.125,
         ("b", "attention"): 5.0, ("b", "sampling"): 2.0, ("b", "layers"): 13.0,
-        ("b", "exchange"): 1.0, ("b", "rest"): 1.5,
+        ("b", "queue"): 0.5, ("b", "node"): 0.5, ("b", "exchange"): 1.25, ("b", "wire"): 0.25,
         ("head", "between calls"): 1.5,
     }  # fmt: skip
     assert told.compute_ms == pytest.approx(30.0)
     assert told.own_ms == pytest.approx(6.0)
 
 
-def test_where_calls_are_not_known_the_rest_is_the_heads():
-    hops = [HopTimes("a", 0.010, None, 0.001), HopTimes("b", 0.020, None, 0.001)]
+def test_attention_that_cannot_be_told_apart_stays_in_the_layers_and_that_is_said():
+    told = budget(0.012, [hop("a", 10, 0.5, 11, 0.5, 12)], {"a": Shares(None, 0.1)})
 
-    told = budget(0.036, hops, {})
-
-    assert lines_of(told)["head", "rest"] == 4.0
-    assert told.own_ms == pytest.approx(6.0)
-
-
-def test_a_part_that_was_measured_too_large_shows_as_a_negative_rest():
-    told = budget(0.010, [HopTimes("a", 0.009, 0.0095, 0.003)], {})
-
-    assert lines_of(told)["a", "rest"] == -2.5
+    assert lines_of(told)["a", "layers with attention"] == 9.0
+    assert ("a", "attention") not in lines_of(told)
+    assert told.compute_ms == pytest.approx(10.0)
 
 
-@given(
-    seconds,
-    st.lists(st.tuples(seconds, st.none() | seconds, seconds, shares), min_size=1, max_size=5),
-)
+def test_a_part_that_was_measured_too_large_shows_as_a_negative_line():
+    told = budget(0.010, [hop("a", 9, 0.25, 9.5, 3, 9.75)], {})
+
+    assert lines_of(told)["a", "exchange"] == -2.75
+
+
+@given(seconds, st.lists(st.tuples(*[seconds] * 5, shares), min_size=1, max_size=5))
 def test_the_lines_always_sum_to_the_total(total_s: float, measured: list):
-    hops = [HopTimes(str(at), *times[:3]) for at, times in enumerate(measured)]
-    by_node = {str(at): times[3] for at, times in enumerate(measured)}
+    hops = [HopTimes(str(at), *times[:5]) for at, times in enumerate(measured)]
+    by_node = {str(at): times[5] for at, times in enumerate(measured)}
 
     told = budget(total_s, hops, by_node)
 
@@ -96,10 +98,11 @@ def test_the_page_shows_every_line_and_the_own_cost():
         ],
     }
 
-    page = budget_page(
+    report = budget_report(
         {"model": "toy", "layers": ["0-2"], "typical": typical, "own_ms": one, "total_ms": one}
     )
 
+    page = "\n".join(report.sections)
     assert "| 0-2 | layers | 19.5 | 97.5 % |" in page
     assert "| head | rest | 0.5 | 2.5 % |" in page
     assert "own cost beside model compute: 0.9 ms (0.8 to 1.2)" in page

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from meshnet.cli.bench.exact import VARIANTS, Variant, agree, digest, exact_page
+from meshnet.cli.bench.digests import agree, digest, told_of, whole
+from meshnet.cli.bench.exact import VARIANTS, Variant, exact_report
 from meshnet.cli.settings import load_settings
 from meshnet.core.vocabulary import SampledToken, TokenLogprob
 
@@ -44,18 +45,34 @@ def test_one_answer_that_differs_is_enough():
     assert not agree({})
 
 
+def test_ids_are_told_apart_from_numbers():
+    nudged = (replace(TOKENS[0], logprob=math.nextafter(-0.25, 0.0)), TOKENS[1])
+
+    assert told_of(nudged).ids == told_of(TOKENS).ids
+    assert told_of(nudged).bits != told_of(TOKENS).bits
+    assert told_of(TOKENS[:1]).ids != told_of(TOKENS).ids
+
+
+def test_the_whole_counts_equal_answers_once_and_sees_every_other():
+    def of(*ways: str, ids: tuple[str, ...] = ("i",)) -> str:
+        return whole({"mesh": {str(at): [w] for at, w in enumerate(ways)}}, set(ids))
+
+    assert of("x") == of("x", "x", "x")
+    assert len({of("x"), of("y"), of("x", "y"), of("x", ids=("i", "j"))}) == 4
+
+
 def test_the_page_does_not_hide_a_difference():
     result = {
         "model": "toy", "dtype": "int8", "tokens": 4, "prompt_tokens": 8, "kills": 2,
         "engine": {"1 shard": ["a" * 64]},
         "mesh": {"1 node": ["b" * 64], "killed": ["b" * 64, "c" * 64]},
-        "equal": False,
+        "equal": False, "ids": ["i"], "sha256": "d" * 64,
     }  # fmt: skip
 
-    page = exact_page(result)
+    page = "\n".join(exact_report(result).sections)
 
     assert "All equal: NO." in page
-    assert f"| killed | 2 | `{'b' * 16}`, `{'c' * 16}` |" in page
+    assert f"| killed | 2 | `{'b' * 16}, {'c' * 16}` |" in page
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)

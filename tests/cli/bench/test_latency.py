@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshnet.cli.bench.latency import VARIANTS, Turn, Variant, latency_page, latency_rows
+from meshnet.cli.bench.latency import VARIANTS, Turn, Variant, latency_report, latency_rows
 from meshnet.cli.bench.paired import Sample
 from meshnet.cli.settings import load_settings
 
@@ -51,6 +51,22 @@ def test_a_variant_is_held_against_another_at_the_same_delay():
     assert found["star", 50.0] is None
 
 
+def test_a_chain_over_a_star_is_held_against_what_their_messages_make_of_it():
+    samples = {
+        Turn(STAR, 50.0): [sample(340.0, 50.0)],
+        Turn(STAR, 0.0): [sample(40.0, 0.0)],
+        Turn(CHAIN, 50.0): [sample(264.0, 50.0)],
+        Turn(CHAIN, 0.0): [sample(30.0, 0.0)],
+    }
+
+    rows = latency_rows(samples, 3)
+
+    found = {(row["variant"], row["delay_ms"]): row["over_expected"] for row in rows}
+    assert found["chain", 50.0]["median"] == pytest.approx(264 / (4 * 50 + 40))
+    assert found["chain", 0.0]["median"] == 0.75
+    assert found["star", 50.0] is None
+
+
 def test_the_formula_has_the_delay_that_was_measured():
     """A proxy that delays by 60 ms where 50 were asked for makes no mesh slow."""
     samples = {Turn(STAR, 0.0): [sample(40.0, 0.0)], Turn(STAR, 50.0): [sample(400.0, 60.0)]}
@@ -61,8 +77,9 @@ def test_the_formula_has_the_delay_that_was_measured():
 def test_the_page_has_a_line_for_each_variant_and_delay():
     samples = {Turn(STAR, 0.0): [sample(40.0, 0.0)], Turn(STAR, 5.0): [sample(70.0, 5.0)]}
 
-    page = latency_page({"model": "toy", "nodes": 3, "rows": latency_rows(samples, 3)})
+    report = latency_report({"model": "toy", "nodes": 3, "rows": latency_rows(samples, 3)})
 
+    page = "\n".join(report.sections)
     assert "| star, 0 ms | 0 | 6 | 40.0 | 40.0 to 40.0 | 1 | – |" in page
     assert "| star, 5 ms | 5 | 6 | 70.0 | 70.0 to 70.0 | 1 | – |" in page
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import psutil
 import pytest
 
-from meshnet.cli.bench.memory import NodeMemory, ends_like, memory_page, peak_bytes
+from meshnet.cli.bench.memory import NodeMemory, ends_like, memory_report, peak_bytes
 from meshnet.core.vocabulary import LayerRange
 
 MIB = 2**20
@@ -52,6 +52,6 @@ def test_a_peak_is_at_least_what_is_resident():
 def test_the_page_has_a_line_for_each_node():
     node = {**asdict(NODE), "beside": NODE.beside, "over": NODE.over, "peak_over": NODE.peak_over}
 
-    page = memory_page({"model": "toy", "dtype": "int8", "positions": 1016, "nodes": [node]})
+    report = memory_report({"model": "toy", "dtype": "int8", "positions": 1016, "nodes": [node]})
 
-    assert "| 0-10 | 300 | 200 | 100 | 630 | 30.0 | 520 | 1.1 | 1 |" in page
+    assert "| 0-10 | 300 | 200 | 100 | 630 | 30.0 | 520 | 1.1 | 1 |" in "\n".join(report.sections)

@@ -1,92 +1,147 @@
 """`meshnet bench acceptance`: every run of the acceptance table, one by one, and the table.
 
-A run that fails is told and counts as missed; the others go on. Each writes its own files too.
+    <out>/<date>_<commit>_acceptance/        one directory, until its table is complete
+        <run>.json .md .svg                  written when the run ends
+        acceptance.json .md .svg             the table of all that is there, written anew each time
+
+Interrupted, it goes on: a run whose file is there is not made again, as long as commit and
+rules are the same. A run that fails is told and counts as missed; the others go on, and it is
+made again the next time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from meshnet.cli.bench import scenarios
-from meshnet.cli.bench.acceptance_table import RUNS, Run, acceptance_page, verdicts
-from meshnet.cli.bench.budget_command import budget_result
-from meshnet.cli.bench.exact import exact_result
-from meshnet.cli.bench.latency import latency_result
-from meshnet.cli.bench.memory import memory_result
-from meshnet.cli.bench.paired_command import Order, paired_result, written
-from meshnet.cli.bench.results import provenance, publish, result_path, write_result
-from meshnet.cli.bench.running import tell
-from meshnet.cli.bench.scenarios import Scenario
-from meshnet.cli.bench.shard_growth import growth_result
-from meshnet.cli.bench.sides import SideSpec
+from meshnet.cli.bench.acceptance_runs import RUNS, Run
+from meshnet.cli.bench.acceptance_table import Verdict, acceptance_report, verdicts
+from meshnet.cli.bench.arguments import Asked
+from meshnet.cli.bench.order import Order
+from meshnet.cli.bench.report import page_of
+from meshnet.cli.bench.results import commit, provenance, today, write_all
+from meshnet.cli.bench.running import pin, tell
+from meshnet.cli.options import print_json
 from meshnet.cli.settings import Settings, SettingsError, Weights
 from meshnet.core.vocabulary import MeshnetError
 
-PAIRED: Mapping[str, Callable[[], Scenario]] = {
-    "decode": lambda: scenarios.decode(128),
-    "prefill": lambda: scenarios.prefill(512),
-    "positions": lambda: scenarios.positions(100, 1400),
-    "concurrency": lambda: scenarios.concurrency((1, 2, 4, 8, 16), 64),
-    "ttft": lambda: scenarios.ttft(7, 5, other_tokens=512),
-    "turns": lambda: scenarios.turns(1450, 48, question=24),
-}
-OTHERS: Mapping[str, Callable[[Settings, Order], dict[str, Any]]] = {
-    "exact": lambda settings, order: exact_result(settings, order, tokens=64, kills=20),
-    "shard": lambda settings, order: growth_result(settings, order, early=100, late=1400),
-    "latency": lambda settings, order: latency_result(
-        settings, order, nodes=3, tokens=24, delays_ms=(0.0, 5.0, 20.0, 50.0, 100.0)
-    ),
-    "memory": lambda settings, order: memory_result(settings, order, nodes=2, length=1000),
-    "budget": lambda settings, order: budget_result(settings, order, nodes=2, tokens=96),
-}
+TABLE = "acceptance"
+Results = dict[str, Mapping[str, Any]]
 
 
-def measure_acceptance(
-    settings: Settings, order: Order, only: Sequence[str], *, as_json: bool
-) -> None:
-    """Run, write and print the table. Raises SettingsError for a run that is not there."""
+def measure_acceptance(asked: Asked, only: Sequence[str], *, anew: bool) -> None:
+    """Make the runs that are missing, write and print the table.
+
+    Raises SettingsError for a run that does not exist.
+    """
     if unknown := set(only) - {run.name for run in RUNS}:
         names = ", ".join(run.name for run in RUNS)
         raise SettingsError(f"--only: expected some of {names}, got {', '.join(sorted(unknown))}")
-    results: dict[str, dict[str, Any]] = {}
+    order = asked.order
+    pin(order.cores)
+    place = place_of(order.out, commit(), anew=anew)
+    results = found_in(place, order)
+    wanted = [run for run in RUNS if (run.name in only if only else run.name not in results)]
+    tell(f"{place}: {len(results)} of {len(RUNS)} runs are there")
+    for run in wanted:
+        tell(f"{run.name}: about {run.minutes:g} minutes")
+    tell(f"together: about {sum(run.minutes for run in wanted):.0f} minutes")
+    for run in wanted:
+        tell(f"--- {run.name}")
+        results[run.name] = made(run, asked.settings, order, place)
+        _write_table(results, order, place)
+    _show(_write_table(results, order, place), asked, place)
+
+
+def place_of(out: Path, at: str | None, *, anew: bool) -> Path:
+    """Return the directory of this commit's latest table, or a new one."""
+    commit_told = (at or "unknown").replace("+", "-changed")
+    found = sorted(out.glob(f"*_{commit_told}_{TABLE}*"), key=lambda path: path.stat().st_mtime)
+    if found and not anew:
+        return found[-1]
+    stem = out / f"{today()}_{commit_told}_{TABLE}"
+    place, number = stem, 1
+    while place.exists():
+        number += 1
+        place = stem.with_name(f"{stem.name}-{number}")
+    place.mkdir(parents=True)
+    return place
+
+
+def found_in(place: Path, order: Order) -> Results:
+    """Read the runs that are there and were made by these rules."""
+    results: Results = {}
     for run in RUNS:
-        if not only or run.name in only:
-            tell(f"--- {run.name}")
-            results[run.name] = _run(run, settings, order)
-    found = verdicts(results)
-    whole = {
-        **provenance("acceptance", Weights.INT8.value),
-        "lines": [
-            {
-                "measure": each.line.measure,
-                "target": each.line.target,
-                "run": each.line.run,
-                "value": each.figure.value,
-                "spread": each.figure.text,
-                "met": each.met,
-            }
-            for each in found
-        ],
-        "rules": asdict(order.rules),
-    }
-    path = result_path(order.out, "all", "acceptance")
-    publish(whole, acceptance_page(found), path, as_json=as_json)
+        file = place / f"{run.name}.json"
+        if file.is_file():
+            result = json.loads(file.read_text(encoding="utf-8"))
+            if result.get("asked") == asked_of(run, order):
+                results[run.name] = result
+    return results
 
 
-def _run(run: Run, settings: Settings, order: Order) -> dict[str, Any]:
+def asked_of(run: Run, order: Order) -> dict[str, Any]:
+    """Return what a run's result must have been asked for to be this one's."""
+    own = run.of(order)
+    return {"rules": asdict(own.rules), "cores": own.cores, "sides": [str(s) for s in own.sides]}
+
+
+def made(run: Run, settings: Settings, order: Order, place: Path) -> Mapping[str, Any]:
+    """Make a run and write its files; what is returned says so if it failed."""
     own = settings.model_copy(update={"model": run.model, "weights": Weights.INT8, "threads": 1})
-    sides = tuple(SideSpec.parse(text) for text in run.sides)
-    asked = Order(sides, order.rules, order.cores, order.out)
+    began = time.monotonic()
     try:
-        if run.scenario in PAIRED:
-            result = paired_result(own, PAIRED[run.scenario](), asked)
-            written(result, order.out)
-        else:
-            result = OTHERS[run.scenario](own, asked)
-            write_result(result_path(order.out, str(result["model"]), run.scenario), result)
+        measured, report = run.result(own, order)
     except MeshnetError as error:
         tell(f"{run.name} failed: {error}")
         return {"error": str(error).splitlines()[0][:200]}
+    minutes = round((time.monotonic() - began) / 60, 2)
+    result = {**measured, "asked": asked_of(run, order), "minutes": minutes}
+    _forget(place / run.name)
+    write_all(result, report, place / run.name)
     return result
+
+
+def _write_table(results: Results, order: Order, place: Path) -> tuple[dict[str, Any], str]:
+    found = verdicts(results)
+    whole = {
+        **provenance("all models", Weights.INT8.value, 1),
+        "scenario": TABLE,
+        "lines": [_told(each) for each in found],
+        "rules": asdict(order.rules),
+        "minutes": {name: result.get("minutes") for name, result in results.items()},
+    }
+    report = acceptance_report(found)
+    _forget(place / TABLE)
+    write_all(whole, report, place / TABLE)
+    return whole, page_of(whole, report)
+
+
+def _show(table: tuple[dict[str, Any], str], asked: Asked, place: Path) -> None:
+    whole, page = table
+    if asked.as_json:
+        print_json(whole)
+    else:
+        print(page)
+        print(f"written: {place}")
+
+
+def _told(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "measure": verdict.line.measure,
+        "target": verdict.line.target,
+        "run": verdict.line.run,
+        "value": verdict.figure.value,
+        "spread": verdict.figure.text,
+        "met": verdict.met,
+    }
+
+
+def _forget(path: Path) -> None:
+    """Make way for a run that is made again, said so by `--only` or other rules."""
+    for suffix in (".json", ".md", ".svg"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -1,14 +1,18 @@
 """Where the time of one token goes, in lines that add up to it.
 
-    total ─┬─ head                      what the head does between two calls
+    total ─┬─ head                      the head's Python between two calls
            └─ per hop ─┬─ attention     ┐
                        ├─ sampling      ├ the node's own count of model compute, cut by the
                        ├─ layers        ┘ profile of the same shard alone in a process
-                       ├─ exchange      a call that computes nothing: wire, HTTP, parsing
-                       └─ rest          what is left: queue, thread, commit, and what we do not know
+                       ├─ queue         from being handed over until the compute thread begins
+                       ├─ node          the node's Python around it: checks, lease, commit
+                       ├─ exchange      Python of both ends: HTTP or stream, encoding, parsing
+                       └─ wire          as many bytes to and fro by plain sockets
 
-Invariant: the lines of a budget sum to its total exactly; `rest` and `head` take what is left and
-may be negative where a part was measured too large. Nothing is cut off or hidden.
+Invariant: the lines of a budget sum to its total exactly; `node`, `exchange` and `head` take what
+is left at their level and may be negative where a part was measured too large. Nothing is cut off
+or hidden. Where the engine runs a whole step in one call, attention is within `layers`, and that
+line says so.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 HEAD = "head"
+LAYERS, LAYERS_WHOLE = "layers", "layers with attention"
+COMPUTE = ("attention", "sampling", LAYERS, LAYERS_WHOLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +32,39 @@ class HopTimes:
 
     node: str
     compute_s: float
-    """As the node counts it."""
-    call_s: float | None
-    """From the head's call to its answer; None where the head calls once for several nodes."""
-    exchange_s: float
-    """A call that computes nothing."""
+    """As the node counts it, like the next two."""
+    queue_s: float
+    step_s: float
+    """All of a step within the node's service."""
+    wire_s: float
+    call_s: float
+    """From the head's call to its answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
     """Parts of a shard's compute, 0 to 1, from its profile."""
 
-    attention: float = 0.0
+    attention: float | None = None
+    """None: it cannot be told apart."""
     sampling: float = 0.0
 
     def __post_init__(self) -> None:
-        if min(self.attention, self.sampling) < 0.0 or self.attention + self.sampling > 1.0:
+        attention = self.attention or 0.0
+        if min(attention, self.sampling) < 0.0 or attention + self.sampling > 1.0:
             raise ValueError(f"shares: expected parts of one, got {self}")
+
+    def parts(self, compute_s: float) -> dict[str, float]:
+        """Cut a time into parts that add up to it."""
+        sampling_s = self.sampling * compute_s
+        if self.attention is None:
+            return {"sampling": sampling_s, LAYERS_WHOLE: compute_s - sampling_s}
+        attention_s = self.attention * compute_s
+        return {
+            "attention": attention_s,
+            "sampling": sampling_s,
+            LAYERS: compute_s - attention_s - sampling_s,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +90,20 @@ class Budget:
         return self.total_ms - self.compute_ms
 
 
-COMPUTE = ("attention", "sampling", "layers")
-
-
 def budget(total_s: float, hops: Sequence[HopTimes], shares: Mapping[str, Shares]) -> Budget:
-    """Divide the time of a token. Where the head's calls are not known, `rest` is the head's."""
+    """Divide the time of a token."""
     lines: list[Line] = []
-    called_s = 0.0
     for hop in hops:
-        share = shares.get(hop.node, Shares())
-        attention, sampling = share.attention * hop.compute_s, share.sampling * hop.compute_s
         parts = {
-            "attention": attention,
-            "sampling": sampling,
-            "layers": hop.compute_s - attention - sampling,
-            "exchange": hop.exchange_s,
+            **shares.get(hop.node, Shares()).parts(hop.compute_s),
+            "queue": hop.queue_s,
+            "node": hop.step_s - hop.compute_s - hop.queue_s,
+            "exchange": hop.call_s - hop.step_s - hop.wire_s,
+            "wire": hop.wire_s,
         }
-        if hop.call_s is not None:
-            parts["rest"] = hop.call_s - hop.compute_s - hop.exchange_s
-        called_s += math.fsum(parts.values())
         lines += [Line(hop.node, what, 1e3 * seconds) for what, seconds in parts.items()]
-    whole = all(hop.call_s is not None for hop in hops)
-    lines.append(Line(HEAD, "between calls" if whole else "rest", 1e3 * (total_s - called_s)))
+    called_s = math.fsum(hop.call_s for hop in hops)
+    lines.append(Line(HEAD, "between calls", 1e3 * (total_s - called_s)))
     return Budget(1e3 * total_s, tuple(lines))
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from meshnet.cli.bench import commands_ours
-from meshnet.cli.bench.commands_paired import PAIRED
+from meshnet.cli.bench import commands_ours, commands_paired
 
 FLATNESS_EXAMPLES = """
 [bold]Example[/bold]
@@ -32,7 +31,7 @@ PAIRED_EXAMPLES = """
 ACCEPTANCE_EXAMPLES = """
 [bold]Examples[/bold]
 
-  meshnet bench acceptance
+  meshnet bench acceptance                      [dim]goes on where it was interrupted[/dim]
 
   meshnet bench acceptance --only decode-small --only budget-small
 """
@@ -45,7 +44,7 @@ def bench_app() -> typer.Typer:
         no_args_is_help=True,
         rich_markup_mode="rich",
     )
-    for name, command in PAIRED.items():
+    for name, command in commands_paired.PAIRED.items():
         app.command(name, epilog=PAIRED_EXAMPLES.format(name=name))(command)
     app.command("exact")(commands_ours.exact)
     app.command("budget")(commands_ours.budget)
@@ -54,5 +53,5 @@ def bench_app() -> typer.Typer:
     app.command("memory")(commands_ours.memory)
     app.command("acceptance", epilog=ACCEPTANCE_EXAMPLES)(commands_ours.acceptance)
     app.command("flatness", epilog=FLATNESS_EXAMPLES)(commands_ours.flatness)
-    app.command("split-tax", epilog=SPLIT_TAX_EXAMPLES)(commands_ours.split_tax)
+    app.command("split-tax", epilog=SPLIT_TAX_EXAMPLES)(commands_paired.split_tax)
     return app

@@ -6,26 +6,29 @@ Two kinds of evidence:
               each token and of its 20 best rivals, to the last bit
     engine    the same shards in one process: ids, all logits, and all K and V at the end
 
-A variant is one line of VARIANTS or ENGINE_VARIANTS. Exits with an error unless all agree.
+Both kinds must draw the same ids. A variant is one line of VARIANTS or ENGINE_VARIANTS. The last
+word is one sha256 over all of it, or an error: exit code 1.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import random
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
+from meshnet.cli.bench.arguments import Asked
+from meshnet.cli.bench.digests import Told, agree, told_of, whole
 from meshnet.cli.bench.mesh import DEADLINE_S, BenchError, banning_stops, bench_mesh
-from meshnet.cli.bench.paired_command import Order
+from meshnet.cli.bench.order import Order
+from meshnet.cli.bench.picture import ranked
 from meshnet.cli.bench.prompts import Prompts
-from meshnet.cli.bench.report import table
-from meshnet.cli.bench.results import provenance, publish, result_path
+from meshnet.cli.bench.report import Report, table
+from meshnet.cli.bench.results import format_told, provenance, publish
 from meshnet.cli.bench.running import pin, tell
 from meshnet.cli.bench.sides import environment_of
 from meshnet.cli.bench.workers import Worker
@@ -83,15 +86,13 @@ ENGINE_VARIANTS: tuple[dict[str, Any], ...] = (
 )
 
 
-def measure_exact(
-    settings: Settings, order: Order, *, tokens: int, kills: int, as_json: bool
-) -> None:
-    """Work the answer out in all ways, write JSON and Markdown, print. Raises BenchError."""
-    result = exact_result(settings, order, tokens=tokens, kills=kills)
-    path = result_path(order.out, str(result["model"]), "exact")
-    publish(result, exact_page(result), path, as_json=as_json)
+def measure_exact(asked: Asked, *, tokens: int, kills: int) -> None:
+    """Work the answer out in all ways, write all files, tell the sha256. Raises BenchError."""
+    result = exact_result(asked.settings, asked.order, tokens=tokens, kills=kills)
+    publish(result, exact_report(result), asked)
     if not result["equal"]:
-        raise BenchError(f"the answers are not the same to the last bit: {path}.json")
+        raise BenchError("the answers are not the same to the last bit")
+    tell(f"one sha256: {result['sha256']}")
 
 
 def exact_result(settings: Settings, order: Order, *, tokens: int, kills: int) -> dict[str, Any]:
@@ -100,45 +101,47 @@ def exact_result(settings: Settings, order: Order, *, tokens: int, kills: int) -
     source = resolve_model(settings.model, settings)
     own = settings.model_copy(update={"threads": settings.threads or 1})
     found = run_loop(lambda: _measure(own, source, tokens, kills))
+    digests = {
+        kind: {way: [told.bits for told in answers] for way, answers in found[kind].items()}
+        for kind in found
+    }
+    ids = {told.ids for ways in found.values() for answers in ways.values() for told in answers}
     return {
-        **provenance(source.name, settings.weights.value),
+        **provenance(source.name, format_told(settings), own.threads),
         "scenario": "exact",
         "prompt_tokens": PROMPT_TOKENS,
         "tokens": tokens,
         "kills": kills,
-        **found,
-        "equal": agree(found["mesh"]) and agree(found["engine"]),
+        **digests,
+        "ids": sorted(ids),
+        "equal": all(map(agree, digests.values())) and len(ids) == 1,
+        "sha256": whole(digests, ids),
     }
-
-
-def agree(digests: Mapping[str, Sequence[str]]) -> bool:
-    """Whether every way, every time, led to the same bits."""
-    return len({digest for found in digests.values() for digest in found}) == 1
 
 
 async def _measure(
     settings: Settings, source: LocalModel, tokens: int, kills: int
-) -> dict[str, dict[str, list[str]]]:
-    engine: dict[str, list[str]] = {}
+) -> dict[str, dict[str, list[Told]]]:
+    engine: dict[str, list[Told]] = {}
     worker = Worker(["exact"], environment_of(settings, nodes=1, threads=settings.threads or 1))
     try:
         await worker.start()
         for variant in ENGINE_VARIANTS:
             told = await worker.ask({**variant, "tokens": tokens})
-            engine[variant["name"]] = [told["sha256"]]
+            engine[variant["name"]] = [Told(told["sha256"], told["ids"])]
             tell(f"engine, {variant['name']}: {told['sha256'][:16]}")
     finally:
         await worker.stop()
-    mesh: dict[str, list[str]] = {}
+    mesh: dict[str, list[Told]] = {}
     for way in VARIANTS:
         mesh[way.name] = await _on_a_mesh(way, settings, source, tokens, kills)
-        tell(f"mesh, {way.name}: {', '.join(sorted({d[:16] for d in mesh[way.name]}))}")
+        tell(f"mesh, {way.name}: {_short(told.bits for told in mesh[way.name])}")
     return {"mesh": mesh, "engine": engine}
 
 
 async def _on_a_mesh(
     variant: Variant, settings: Settings, source: LocalModel, tokens: int, kills: int
-) -> list[str]:
+) -> list[Told]:
     values = {name: value for name, value in settings if name in settings.model_fields_set}
     needed = max(settings.kv_max_sessions, variant.others + 1)
     given = {**values, "threads": settings.threads, "kv_max_sessions": needed}
@@ -153,8 +156,8 @@ async def _on_a_mesh(
         return [await _among_others(mesh, prompts, variant.others, tokens)]
 
 
-async def _among_others(mesh: Composition, prompts: Prompts, others: int, tokens: int) -> str:
-    """Return the digest of the answer that is worked out while others are."""
+async def _among_others(mesh: Composition, prompts: Prompts, others: int, tokens: int) -> Told:
+    """Tell the answer that is worked out while others are."""
     under_way = [asyncio.Event() for _ in range(others)]
     with unwrapped():
         async with asyncio.TaskGroup() as group:
@@ -174,24 +177,24 @@ async def _among_others(mesh: Composition, prompts: Prompts, others: int, tokens
             found = await answer(mesh, prompts.ids(0, PROMPT_TOKENS), tokens)
             for task in crowd:
                 task.cancel()
-    return digest(found)
+    return told_of(found)
 
 
 def _telling(event: asyncio.Event) -> Callable[[int], None]:
     return lambda count: event.set()
 
 
-async def _in_two_turns(mesh: Composition, prompt: tuple[int, ...], tokens: int) -> str:
+async def _in_two_turns(mesh: Composition, prompt: tuple[int, ...], tokens: int) -> Told:
     first = await answer(mesh, prompt, tokens // 2, owner="one")
     longer = (*prompt, *(token.token_id for token in first))
     second = await answer(mesh, longer, tokens - tokens // 2, owner="one")
     if not mesh.head.counters.reused:
         raise BenchError("the second turn was filled anew: nothing of the first was reused")
-    return digest([*first, *second])
+    return told_of([*first, *second])
 
 
-async def _killed(mesh: Composition, prompts: Prompts, place: int, tokens: int) -> str:
-    """Return the digest of an answer in the middle of which a node died."""
+async def _killed(mesh: Composition, prompts: Prompts, place: int, tokens: int) -> Told:
+    """Tell an answer in the middle of which a node died."""
     nodes = mesh.directory.snapshot()
     victim = nodes[place % len(nodes)].node
     pid = (await mesh.client.describe(victim, DEADLINE_S)).pid
@@ -204,7 +207,7 @@ async def _killed(mesh: Composition, prompts: Prompts, place: int, tokens: int) 
     found = await answer(mesh, prompts.ids(0, PROMPT_TOKENS), tokens, kill)
     while not mesh.readiness().ready:  # noqa: ASYNC110  # the directory tells nobody
         await asyncio.sleep(0.1)
-    return digest(found)
+    return told_of(found)
 
 
 async def answer(
@@ -235,28 +238,39 @@ async def answer(
     return found
 
 
-def digest(tokens: Sequence[SampledToken]) -> str:
-    """Return the sha256 of ids and log-probabilities, to the last bit."""
-    found = hashlib.sha256()
-    for token in tokens:
-        pairs = [(token.token_id, token.logprob), *((t.token_id, t.logprob) for t in token.top)]
-        for token_id, logprob in pairs:
-            told = "none" if logprob is None else float(logprob).hex()
-            found.update(f"{token_id} {told}\n".encode())
-    return found.hexdigest()
-
-
-def exact_page(result: Mapping[str, Any]) -> str:
-    """Return the Markdown page."""
-    sections = [
-        f"# exact: {result['model']}, {result['dtype']}\n\n"
-        f"{result['tokens']} tokens after a prompt of {result['prompt_tokens']}; "
-        f"nodes killed: {result['kills']}. All equal: {'yes' if result['equal'] else 'NO'}."
-    ]
+def exact_report(result: Mapping[str, Any]) -> Report:
+    told = (
+        f"All equal: {'yes' if result['equal'] else 'NO'}. "
+        f"One sha256 over everything: `{result['sha256']}`. Different sequences of ids over both "
+        f"kinds: {len(result['ids'])}."
+    )
+    tables = []
+    panels = []
     for kind in ("engine", "mesh"):
-        rows = [
-            (name, str(len(found)), ", ".join(sorted({f"`{each[:16]}`" for each in found})))
-            for name, found in result[kind].items()
+        ways = result[kind]
+        rows = [(name, str(len(found)), f"`{_short(found)}`") for name, found in ways.items()]
+        tables.append(table((kind, "answers", "sha256"), rows))
+        colours = {bits: f"C{at}" for at, bits in enumerate(_different(ways))}
+        lying = [
+            (
+                f"{name}: {_short(found)}",
+                float(len(found)),
+                colours[found[0]] if len(set(found)) == 1 else "black",
+            )
+            for name, found in ways.items()
         ]
-        sections.append(table((kind, "answers", "sha256"), rows))
-    return "\n\n".join(sections) + "\n"
+        panels.append(ranked(f"{kind}: answers; a colour is a sha256", lying))
+    return Report(
+        f"{result['tokens']} tokens after a prompt of {result['prompt_tokens']}, "
+        f"{result['kills']} answers with a node killed",
+        (told, *tables),
+        tuple(panels),
+    )
+
+
+def _different(ways: Mapping[str, Sequence[str]]) -> list[str]:
+    return list(dict.fromkeys(bits for found in ways.values() for bits in found))
+
+
+def _short(digests: Iterable[str]) -> str:
+    return ", ".join(sorted({each[:16] for each in digests}))

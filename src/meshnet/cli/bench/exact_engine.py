@@ -13,17 +13,20 @@ from typing import Any
 
 import torch
 
+from meshnet.cli.bench.digests import ids_digest
+from meshnet.cli.bench.mesh import BenchError
 from meshnet.cli.bench.prompts import Prompts
 from meshnet.cli.local_nodes import split_layers
 from meshnet.cli.models import format_of, load_text, resolve_model
 from meshnet.cli.settings import Settings
 from meshnet.core.vocabulary import Activation, Drawn, MeshnetError, SamplingParams, ShardStep
-from meshnet.engine.cache import KVLayer
 from meshnet.engine.loading import load_shard
 from meshnet.engine.sampling import Sampler
 from meshnet.engine.shard import SessionState, TorchModelShard
 
 PROMPT_TOKENS = 300
+POSITIONS = 100_000
+"""More than any answer has."""
 SIDE = 100
 """Prompts of other sessions are numbered from here on."""
 
@@ -38,13 +41,14 @@ class ExactEngine:
         self._settings = settings
         self._source = resolve_model(settings.model, settings)
         text = load_text(self._source)
+        self._stop_ids = tuple(sorted(text.stop_ids))
         self._prompts = Prompts(lambda words: text.encode(words, special=False))
         self._logits: Callable[[torch.Tensor], None] = _ignored
         self._shards: list[TorchModelShard] = []
         self._watch_the_sampler()
 
     def answer(self, question: Mapping[str, Any]) -> dict[str, str]:
-        """Return the `sha256` of `tokens` tokens by so many `shards`.
+        """Return the `sha256` of `tokens` tokens by so many `shards`, and that of their ids.
 
         `chunk`: positions of a prefill step; `others`: sessions whose decodes share every step;
         `refills`: how often the caches are thrown away and filled again from ids.
@@ -66,9 +70,10 @@ class ExactEngine:
                 self._logits = lambda logits_V: found.update(_bytes(logits_V))
             ids.append(self._decoded(ids, states, others))
         found.update(repr(ids).encode())
+        answer = ids[PROMPT_TOKENS:]
         for tensor in _cached(states):
             found.update(_bytes(tensor))
-        return {"sha256": found.hexdigest()}
+        return {"sha256": found.hexdigest(), "ids": ids_digest(answer)}
 
     def _load(self, count: int) -> None:
         if len(self._shards) != count:
@@ -96,7 +101,7 @@ class ExactEngine:
             last = start + chunk >= len(ids)
             result: Any = None
             for shard, state in zip(self._shards, states, strict=True):
-                result = shard.run(_step(shard, start, part, result, wants=last), state)
+                result = shard.run(self._step(shard, start, part, result, wants=last), state)
             token = result.ids[-1] if isinstance(result, Drawn) else token
         return states, token
 
@@ -114,7 +119,7 @@ class ExactEngine:
         results: list[Any] = [None] * len(sessions)
         for place, shard in enumerate(self._shards):
             work = [
-                (_step(shard, len(their) - 1, (their[-1],), result), held[place])
+                (self._step(shard, len(their) - 1, (their[-1],), result), held[place])
                 for (their, held), result in zip(sessions, results, strict=True)
             ]
             # The logits of others are not the answer's: only the first row is looked at.
@@ -123,6 +128,25 @@ class ExactEngine:
             their.append(result.ids[-1])
         token: int = results[0].ids[-1]
         return token
+
+    def _step(
+        self,
+        shard: TorchModelShard,
+        past: int,
+        ids: tuple[int, ...],
+        entering: Any,
+        *,
+        wants: bool = True,
+    ) -> ShardStep:
+        return ShardStep(
+            layers=shard.description.layers,
+            past_length=past,
+            length=len(ids),
+            tokens=ids,
+            activation=entering if isinstance(entering, Activation) else None,
+            sampling=SamplingParams(banned=self._stop_ids, banned_until=POSITIONS),
+            want_token=wants,
+        )
 
     def _first_heard(
         self, shard: TorchModelShard, work: list[tuple[ShardStep, SessionState]]
@@ -150,20 +174,6 @@ def _ignored(logits_V: torch.Tensor) -> None:
     """Logits that are not the answer's."""
 
 
-def _step(
-    shard: TorchModelShard, past: int, ids: tuple[int, ...], entering: Any, *, wants: bool = True
-) -> ShardStep:
-    return ShardStep(
-        layers=shard.description.layers,
-        past_length=past,
-        length=len(ids),
-        tokens=ids,
-        activation=entering if isinstance(entering, Activation) else None,
-        sampling=SamplingParams(),
-        want_token=wants,
-    )
-
-
 def _places(count: int, tokens: int) -> list[int]:
     """Return where in the answer to refill: anywhere, also twice at one place."""
     drawn = random.Random(count)
@@ -171,14 +181,18 @@ def _places(count: int, tokens: int) -> list[int]:
 
 
 def _cached(states: States) -> list[torch.Tensor]:
-    """Return K and V of every layer, in the order of the model's layers."""
-    return [
+    """Return K and V of every layer, in the order of the model's layers. Raises BenchError."""
+    layers = [layer for state in states for layer in state.cache.layers]
+    buffers = [layer.buffer for layer in layers if hasattr(layer, "buffer")]
+    found = [
         tensor
-        for state in states
-        for layer in state.cache.layers
-        if isinstance(layer, KVLayer)
-        for tensor in layer.buffer.last(layer.buffer.length - layer.buffer.start)
+        for buffer in buffers
+        if buffer.length > buffer.start
+        for tensor in buffer.last(buffer.length - buffer.start)
     ]
+    if not found:
+        raise BenchError("the caches show no keys and values: nothing was compared")
+    return found
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:

@@ -2,8 +2,8 @@
 
 Four answers from one run:
 
-    cached      tokens per second by position, one generation, median of windows
-    stateless   one step at sampled positions, since a whole stateless run is O(n^2)
+    cached      tokens per second by position, median of windows
+    stateless   single steps at sampled positions, since a whole stateless run is O(n^2)
     wire        tensor bytes of one decode, per hop, at two positions: must be equal
     operators   FLOPs of one decode outside attention, per shard, at two positions: must be equal
 
@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from meshnet.cli.bench.flatness_plot import plot_flatness
+from meshnet.cli.bench.load import LoadProbe
 from meshnet.cli.bench.measured_client import MeasuredClient
 from meshnet.cli.bench.mesh import (
     PROMPT,
@@ -29,12 +28,15 @@ from meshnet.cli.bench.mesh import (
     bench_mesh,
     timed_generation,
 )
-from meshnet.cli.bench.paired import spread
-from meshnet.cli.bench.results import provenance, result_path, write_result
+from meshnet.cli.bench.order import Order
+from meshnet.cli.bench.paired import Rules, Sample, Values, take_turns
+from meshnet.cli.bench.picture import lines
+from meshnet.cli.bench.report import Report, paired_report
+from meshnet.cli.bench.running import pin, result_of, tell
+from meshnet.cli.bench.scenarios import Metric, Subject
 from meshnet.cli.composition import Composition
 from meshnet.cli.local_nodes import split_layers
 from meshnet.cli.models import prompt_ids, resolve_model
-from meshnet.cli.options import print_json
 from meshnet.cli.serving import run_loop
 from meshnet.cli.settings import Settings
 from meshnet.core.protocol.messages import ActivationReply, ForwardRequest, Mode, TokenReply
@@ -42,6 +44,7 @@ from meshnet.core.vocabulary import Activation, LayerRange, Route, WeightFormat
 from meshnet.engine.models.pull import LocalModel
 from meshnet.head import HopClient
 
+MESH = "mesh"
 WINDOW = 25
 """Half the width, in tokens, of the window around a position."""
 STATELESS_REPEATS = 3
@@ -63,76 +66,107 @@ class Plan:
         return min(1400, self.tokens - WINDOW)
 
     @property
+    def windows(self) -> range:
+        """Middles of windows that lie side by side."""
+        return range(WINDOW, self.tokens - WINDOW + 1, 2 * WINDOW)
+
+    @property
     def stateless(self) -> tuple[int, ...]:
         between = (self.early + (self.late - self.early) * step // 4 for step in range(5))
         return (1, *between)
 
 
-def measure_flatness(
-    settings: Settings, *, nodes: int, tokens: int, out: Path, as_json: bool
-) -> None:
-    """Measure, write JSON and a plot under `out`, and print. Raises MeshnetError."""
-    settings = settings.model_copy(update={"routes": "star"})  # what each hop is sent is seen here
+def flatness_result(settings: Settings, order: Order, *, nodes: int, tokens: int) -> dict[str, Any]:
+    """Run the generations and count operators. Raises MeshnetError."""
+    pin(order.cores)
+    # What each hop is sent is seen here, token by token.
+    settings = settings.model_copy(update={"routes": "star", "drafts": "off"})
     source = resolve_model(settings.model, settings)
     layers = split_layers(source, nodes=nodes, split=None)
     plan = Plan(tokens)
-    result = run_loop(lambda: _measure(settings, source, layers, plan))
-    result["operators"] = _operators(source, layers, plan, result.pop("sequence"))
-    path = result_path(out, source.name, "flatness")
-    written = write_result(path, result)
-    plotted = plot_flatness(result, path)
-    if as_json:
-        print_json(result)
-        return
-    _tell(result)
-    print(f"written: {written}" + (f", {plotted}" if plotted else ""))
+    samples, told = run_loop(lambda: _measure(settings, source, layers, plan, order.rules))
+    operators = _operators(source, layers, plan, told.pop("sequence"))
+    return {
+        **result_of(_subject(plan), settings, source.name, samples, order.rules),
+        "threads": settings.threads,
+        "layers": [str(held) for held in layers],
+        **told,
+        "operators": operators,
+    }
+
+
+def _subject(plan: Plan) -> Subject:
+    metrics = (
+        *(Metric(f"tokens_per_s@{at}", "tokens/s") for at in plan.windows),
+        *(Metric(f"stateless@{at}", "tokens/s") for at in plan.stateless),
+        Metric("flatness", f"{plan.late} / {plan.early}"),
+    )
+    title = f"one answer of {plan.tokens} tokens, and single stateless steps"
+    return Subject("flatness", title, metrics)
+
+
+def flatness_report(result: Mapping[str, Any]) -> Report:
+    told = paired_report(result)
+    (values,) = result["summary"].values()
+    both = {
+        name: {
+            float(metric.partition("@")[2]): each
+            for metric, each in values.items()
+            if metric.startswith(f"{start}@")
+        }
+        for name, start in (
+            ("K/V cache on every node", "tokens_per_s"),
+            ("stateless, sampled", "stateless"),
+        )
+    }
+    equal = (
+        f"Tensor bytes per hop and step equal at both positions: "
+        f"{_word(result['wire']['tensor_bytes_equal'])}. Floating-point operations outside "
+        f"attention equal: {_word(result['operators']['outside_attention_equal'])}."
+    )
+    panel = lines("tokens/s by position", both, width=7.0)
+    return Report(told.title, (*told.sections, equal), (panel,))
+
+
+def _word(true: bool) -> str:
+    return "yes" if true else "NO"
 
 
 async def _measure(
-    settings: Settings, source: LocalModel, layers: Sequence[LayerRange], plan: Plan
-) -> dict[str, Any]:
-    measured: list[MeasuredClient] = []
+    settings: Settings,
+    source: LocalModel,
+    layers: Sequence[LayerRange],
+    plan: Plan,
+    rules: Rules,
+) -> tuple[dict[str, list[Sample]], dict[str, Any]]:
+    clients: list[MeasuredClient] = []
+    told: dict[str, Any] = {}
 
     def through(client: HopClient) -> HopClient:
-        measured.append(MeasuredClient(client))
-        return measured[0]
+        clients.append(MeasuredClient(client))
+        return clients[0]
 
-    async with bench_mesh(settings, source, layers, through=through) as composition:
-        prompt = prompt_ids(composition.text, PROMPT)
-        await timed_generation(composition, prompt, 16)
-        positions = {at: len(prompt) + at for at in (plan.early, plan.late)}
-        measured[0].watch(positions.values())
-        timed = await timed_generation(composition, prompt, plan.tokens)
-        stateless = [await _stateless(composition, timed, at) for at in plan.stateless]
-        shards = [shard for node in composition.directory.snapshot() for shard in node.shards]
-    return {
-        **provenance(source.name, shards[0].dtype.value),
-        "nodes": [str(held) for held in layers],
-        "threads_per_node": settings.threads or "cores / nodes",
-        "prompt_tokens": len(prompt),
-        "generated_tokens": plan.tokens,
-        "refills": timed.refills,
-        "cached": _windows(timed),
-        "stateless": stateless,
-        "stateless_note": (
-            "single stateless steps at sampled positions, median of "
-            f"{STATELESS_REPEATS}: a whole stateless run costs O(n^2)"
-        ),
-        "flatness": _flatness(timed, plan),
-        "wire": _wire(composition, measured[0], positions),
-        "sequence": [*prompt, *timed.token_ids],
-    }
+    async with bench_mesh(settings, source, layers, through=through) as mesh:
+        prompt = prompt_ids(mesh.text, PROMPT)
+        await timed_generation(mesh, prompt, 16)
+        at = {position: len(prompt) + position for position in (plan.early, plan.late)}
+        clients[0].watch(at.values())
+
+        async def measure(side: str, number: int) -> Values:
+            timed = await timed_generation(mesh, prompt, plan.tokens)
+            told["wire"] = _wire(mesh, clients[0], at)
+            told["sequence"] = [*timed.prompt, *timed.token_ids]
+            return {**_rates(timed, plan), **await _stateless_rates(mesh, timed, plan)}
+
+        pids = [node.pid for node in mesh.directory.snapshot()]
+        samples = await take_turns([MESH], measure, lambda side: LoadProbe(pids), rules, tell)
+    return samples, told
 
 
-def _flatness(timed: Timed, plan: Plan) -> dict[str, Any]:
+def _rates(timed: Timed, plan: Plan) -> dict[str, float]:
+    rates = {f"tokens_per_s@{at}": _rate_at(timed, at) for at in plan.windows}
     early, late = _rate_at(timed, plan.early), _rate_at(timed, plan.late)
-    return {
-        "early_position": plan.early,
-        "late_position": plan.late,
-        "early_tokens_per_s": round(early, 2),
-        "late_tokens_per_s": round(late, 2),
-        "ratio": round(late / early, 3),
-    }
+    return {**rates, "flatness": late / early}
 
 
 def _rate_at(timed: Timed, position: int) -> float:
@@ -142,31 +176,26 @@ def _rate_at(timed: Timed, position: int) -> float:
     return 1.0 / statistics.median(gaps)
 
 
-def _windows(timed: Timed) -> list[dict[str, float]]:
-    width = 2 * WINDOW
-    middles = range(WINDOW, len(timed.at_s) - WINDOW + 1, width)
-    return [
-        {"position": middle, "tokens_per_s": round(_rate_at(timed, middle), 3)}
-        for middle in middles
-    ]
+async def _stateless_rates(mesh: Composition, timed: Timed, plan: Plan) -> dict[str, float]:
+    return {f"stateless@{at}": await _stateless(mesh, timed, at) for at in plan.stateless}
 
 
-async def _stateless(composition: Composition, timed: Timed, at: int) -> dict[str, Any]:
-    """Time stateless steps that draw the token of position `at` from all ids before it."""
+async def _stateless(composition: Composition, timed: Timed, at: int) -> float:
+    """Return the rate of stateless steps that draw the token of `at` from all ids before it."""
     ids = (*timed.prompt, *timed.token_ids[:at])
     route = composition.directory.route(composition.model)
     if not isinstance(route, Route):
         raise BenchError(str(route))
-    rates = []
+    times = []
     for _ in range(STATELESS_REPEATS):
         started = time.perf_counter()
         token = await _stateless_step(composition, route, ids, len(timed.prompt))
-        rates.append(1.0 / (time.perf_counter() - started))
+        times.append(time.perf_counter() - started)
         if token != timed.token_ids[at]:
             raise BenchError(
                 f"position {at}: stateless drew {token}, cached drew {timed.token_ids[at]}"
             )
-    return {"position": at, "tokens_per_s": spread(rates)}
+    return 1.0 / statistics.median(times)
 
 
 async def _stateless_step(
@@ -231,18 +260,3 @@ def _operators(
         [flops["outside_attention"] for flops in hops.values()] for hops in by_position.values()
     ]
     return {"by_position": by_position, "outside_attention_equal": outside[0] == outside[1]}
-
-
-def _tell(result: dict[str, Any]) -> None:
-    flat = result["flatness"]
-    print(
-        f"{result['model']} ({result['dtype']}), layers {', '.join(result['nodes'])}: "
-        f"{flat['early_tokens_per_s']} tokens/s at position {flat['early_position']}, "
-        f"{flat['late_tokens_per_s']} at {flat['late_position']}, ratio {flat['ratio']}"
-    )
-    for sample in result["stateless"]:
-        rate = sample["tokens_per_s"]["median"]
-        print(f"stateless at position {sample['position']}: {rate} tokens/s")
-    print(f"tensor bytes per hop and step equal: {result['wire']['tensor_bytes_equal']}")
-    equal = result["operators"]["outside_attention_equal"]
-    print(f"operator FLOPs outside attention equal: {equal}")

@@ -22,10 +22,11 @@ from typing import Any
 import psutil
 
 from meshnet.cli.bench.mesh import DEADLINE_S, BenchError, banning_stops, bench_mesh
-from meshnet.cli.bench.paired_command import Order
+from meshnet.cli.bench.order import Order
+from meshnet.cli.bench.picture import stacked
 from meshnet.cli.bench.prompts import Prompts
-from meshnet.cli.bench.report import number, table
-from meshnet.cli.bench.results import provenance, publish, result_path
+from meshnet.cli.bench.report import Report, number, table
+from meshnet.cli.bench.results import format_told, provenance
 from meshnet.cli.bench.running import pin
 from meshnet.cli.bench.sides import environment_of
 from meshnet.cli.bench.workers import Worker
@@ -75,15 +76,6 @@ class NodeMemory:
         return self.peak / (self.base + self.weights + self.weights / self.layer_count)
 
 
-def measure_memory(
-    settings: Settings, order: Order, *, nodes: int, length: int, as_json: bool
-) -> None:
-    """Measure, write JSON and Markdown, and print. Raises MeshnetError."""
-    result = memory_result(settings, order, nodes=nodes, length=length)
-    path = result_path(order.out, str(result["model"]), "memory")
-    publish(result, memory_page(result), path, as_json=as_json)
-
-
 def memory_result(settings: Settings, order: Order, *, nodes: int, length: int) -> dict[str, Any]:
     """Start a mesh and a bare process, and compare. Raises MeshnetError."""
     pin(order.cores)
@@ -93,7 +85,7 @@ def memory_result(settings: Settings, order: Order, *, nodes: int, length: int) 
     layers = split_layers(source, nodes=nodes, split=None)
     measured = run_loop(lambda: _measure(own, source, layers, length))
     return {
-        **provenance(source.name, settings.weights.value),
+        **provenance(source.name, format_told(settings), own.threads),
         "scenario": "memory",
         "positions": length + HELD_AT,
         "nodes": [
@@ -189,8 +181,7 @@ def peak_bytes(pid: int) -> int:
     return 1024 * int(next(found, "0"))
 
 
-def memory_page(result: Mapping[str, Any]) -> str:
-    """Return the Markdown page."""
+def memory_report(result: Mapping[str, Any]) -> Report:
     names = ("base", "weights", "kv", "resident", "beside", "peak")
     rows = [
         (
@@ -202,9 +193,17 @@ def memory_page(result: Mapping[str, Any]) -> str:
         for node in result["nodes"]
     ]
     titles = ("layers", *names, "over", "peak / (base + shard + layer)")
-    return (
-        f"# memory: {result['model']}, {result['dtype']}, a session of {result['positions']} "
-        f"tokens; MiB\n\n{table(titles, rows)}\n\n"
-        "over = (resident - base) / (weights + K/V as allocated); base: the same process, which "
-        "has loaded one layer, tried it and let go of it; beside: what nobody accounts for\n"
+    legend = (
+        "MiB. over = (resident - base) / (weights + K/V as allocated); base: the same process, "
+        "which has loaded one layer, tried it and let go of it; beside: what nobody accounts for"
+    )
+    parts = ("base", "weights", "kv", "beside")
+    stacks = {
+        f"{node['layers']}": {part: node[part] / 2**20 for part in parts}
+        for node in result["nodes"]
+    }
+    return Report(
+        f"a session of {result['positions']} tokens held by each node",
+        (table(titles, rows), legend),
+        (stacked("resident, MiB", stacks, width=5.0),),
     )

@@ -1,48 +1,79 @@
-"""A result as a reader wants it: one Markdown page, and one picture beside it."""
+"""A result as a reader wants it: one Markdown page, and the panels of a picture beside it."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
+from meshnet.cli.bench.picture import Panel, Spread, bars, lines
 
-def markdown(result: Mapping[str, Any]) -> str:
-    """Return the page of a paired result."""
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A result as it is shown: what stands on the page below its head, and panels of a picture."""
+
+    title: str
+    sections: tuple[str, ...]
+    panels: tuple[Panel, ...]
+
+
+def page_of(result: Mapping[str, Any], report: Report) -> str:
+    """Return the Markdown page."""
     sections = [
-        f"# {result['scenario']}: {result['title']}",
+        f"# {result['scenario']}: {report.title}",
         _circumstances(result),
-        *(_metric_table(result, metric) for metric in result["metrics"]),
-        _ratio_table(result),
+        *report.sections,
         _disturbances(result),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
+def paired_report(result: Mapping[str, Any]) -> Report:
+    """Return the report of a paired result."""
+    groups = metric_groups([metric["name"] for metric in result["metrics"]])
+    by_name = {metric["name"]: metric for metric in result["metrics"]}
+    sections = [
+        _metric_table(result, base, by_name[names[0]], names) for base, names in groups.items()
+    ]
+    return Report(str(result["title"]), (*sections, _ratio_table(result)), tuple(panels_of(result)))
+
+
 def _circumstances(result: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {each}" for name, each in result["versions"].items())
-    rules = result["rules"]
-    lines = (
-        f"{result['model']}, {result['date']}, commit {result['commit'] or 'unknown'}",
+    threads = result["threads"]
+    told = [
+        f"{result['model']}, {result['dtype']}, {result['date']}, "
+        f"commit {result['commit'] or 'unknown'}",
         f"{result['processor']}, cores {_listed(result['cores_used'])} of {result['machine']}, "
-        f"{result['memory_gib']} GiB; Python {result['python']}, {versions}",
-        f"{rules['rounds']} rounds after {rules['warmups']} of warm-up; a sample is disturbed "
-        f"beyond {rules['other_max']} cores of other load",
-        f"`{result['command']}`",
-    )
-    return "\n".join(f"* {line}" for line in lines)
+        f"{result['memory_gib']} GiB; "
+        f"{'threads as the sides say' if threads is None else f'threads of a process: {threads}'}; "
+        f"Python {result['python']}, {versions}",
+    ]
+    if rules := result.get("rules"):
+        told.append(
+            f"{rules['rounds']} rounds after {rules['warmups']} of warm-up; a sample is disturbed "
+            f"beyond {rules['other_max']} cores of other load"
+        )
+    told.append(f"`{result['command']}`")
+    return "\n".join(f"* {line}" for line in told)
 
 
-def _metric_table(result: Mapping[str, Any], metric: Mapping[str, Any]) -> str:
-    name, unit = metric["name"], metric["unit"]
+def _metric_table(
+    result: Mapping[str, Any], base: str, metric: Mapping[str, Any], names: Sequence[str]
+) -> str:
     rows = [
-        (side, *(number(values[name][each]) for each in ("median", "q1", "q3", "min", "max")))
+        (
+            " @".join(filter(None, (side, name.partition("@")[2]))),
+            *(number(values[name][each]) for each in ("median", "q1", "q3", "min", "max")),
+        )
+        for name in names
         for side, values in result["summary"].items()
         if name in values
     ]
+    unit = metric["unit"]
     better = "more" if metric["higher_is_better"] else "less"
-    titles = ("side", f"{name}{f' ({unit})' if unit else ''}", "q1", "q3", "min", "max")
+    titles = ("side", f"{base}{f' ({unit})' if unit else ''}", "q1", "q3", "min", "max")
     return f"{table(titles, rows)}\n\n{better} is better" if rows else ""
 
 
@@ -60,8 +91,9 @@ def _ratio_table(result: Mapping[str, Any]) -> str:
 
 
 def _disturbances(result: Mapping[str, Any]) -> str:
-    rounds = result["rules"]["rounds"]
-    found = [f"{side}: {n} of {rounds}" for side, n in result["disturbed"].items() if n]
+    disturbed = result.get("disturbed") or {}
+    rounds = result["rules"]["rounds"] if disturbed else 0
+    found = [f"{side}: {n} of {rounds}" for side, n in disturbed.items() if n]
     return f"Disturbed samples that stayed: {'; '.join(found)}." if found else ""
 
 
@@ -86,30 +118,21 @@ def _listed(values: Sequence[object]) -> str:
     return ", ".join(map(str, values)) or "all"
 
 
-def plot(result: Mapping[str, Any], path: Path) -> Path | None:
-    """Draw the result as SVG beside `path`; None, said aloud, where matplotlib is missing."""
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        print("no plot: `pip install 'meshnet[bench]'` brings matplotlib", file=sys.stderr)
-        return None
-    mpl.use("Agg")
-    from matplotlib import pyplot
+def panels_of(result: Mapping[str, Any]) -> list[Panel]:
+    """Return the pictures of a paired result: a panel for each metric or group of them."""
+    summary = result["summary"]
+    panels = []
+    for base, names in metric_groups([metric["name"] for metric in result["metrics"]]).items():
+        if len(names) > 1:
+            panels.append(lines(base, {side: _told(summary[side], names) for side in summary}))
+        else:
+            told = {side: values[base] for side, values in summary.items() if base in values}
+            panels.append(bars(base, told))
+    return panels
 
-    groups = metric_groups([metric["name"] for metric in result["metrics"]])
-    with mpl.rc_context({"svg.hashsalt": "meshnet", "font.size": 9}):
-        figure, axes = pyplot.subplots(
-            1, len(groups), figsize=(3.6 * len(groups), 3.2), layout="constrained", squeeze=False
-        )
-        for axis, (base, names) in zip(axes[0], groups.items(), strict=True):
-            draw = _draw_lines if len(names) > 1 else _draw_bars
-            draw(axis, result["summary"], names)
-            axis.set_title(base)
-        figure.suptitle(f"{result['scenario']}, {result['model']}", fontsize=10)
-        target = path.with_name(path.name + ".svg")
-        figure.savefig(target, metadata={"Date": None})
-        pyplot.close(figure)
-    return target
+
+def _told(values: Mapping[str, Any], names: Sequence[str]) -> dict[float, Spread]:
+    return {float(name.partition("@")[2]): values[name] for name in names if name in values}
 
 
 def metric_groups(names: Sequence[str]) -> dict[str, list[str]]:
@@ -118,27 +141,3 @@ def metric_groups(names: Sequence[str]) -> dict[str, list[str]]:
     for name in names:
         groups.setdefault(name.partition("@")[0], []).append(name)
     return groups
-
-
-def _draw_lines(axis: Any, summary: Mapping[str, Any], names: Sequence[str]) -> None:
-    for side, values in summary.items():
-        told = [name for name in names if name in values]
-        at = [float(name.partition("@")[2]) for name in told]
-        middle = [values[name]["median"] for name in told]
-        below = [values[name]["median"] - values[name]["min"] for name in told]
-        above = [values[name]["max"] - values[name]["median"] for name in told]
-        axis.errorbar(at, middle, yerr=[below, above], marker="o", capsize=2, label=side)
-    axis.set_ylim(bottom=0)
-    axis.legend(fontsize=7)
-
-
-def _draw_bars(axis: Any, summary: Mapping[str, Any], names: Sequence[str]) -> None:
-    (name,) = names
-    told = {side: values[name] for side, values in summary.items() if name in values}
-    middle = [each["median"] for each in told.values()]
-    errors = [
-        [each["median"] - each["min"] for each in told.values()],
-        [each["max"] - each["median"] for each in told.values()],
-    ]
-    axis.bar(range(len(told)), middle, yerr=errors, capsize=3)
-    axis.set_xticks(range(len(told)), [side.replace(":", "\n") for side in told], fontsize=7)

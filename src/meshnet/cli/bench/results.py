@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,19 +16,30 @@ from typing import Any
 import psutil
 
 from meshnet import __version__
+from meshnet.cli.bench.arguments import Asked
+from meshnet.cli.bench.picture import picture
+from meshnet.cli.bench.report import Report, page_of
 from meshnet.cli.machine import cores
 from meshnet.cli.options import print_json
+from meshnet.cli.settings import Settings, Weights
 
 
-def provenance(model: str, dtype: str) -> dict[str, Any]:
-    """Return what must be known to repeat a measurement."""
+def provenance(model: str, dtype: str, threads: int | None = None) -> dict[str, Any]:
+    """Return what must be known to repeat a measurement.
+
+    Args:
+        dtype: the format of the weights.
+        threads: of each process; None where each side has its own.
+    """
     return {
         "command": " ".join(["meshnet", *sys.argv[1:]]),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "model": model,
         "dtype": dtype,
+        "threads": threads,
         "cores": cores(),
+        "cores_used": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
         "machine": platform.machine(),
         "processor": processor(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
@@ -65,26 +78,52 @@ def processor() -> str:
     return next(names, platform.processor())
 
 
+def format_told(settings: Settings) -> str:
+    """Return the format of the weights by its name: `auto` depends on the device alone."""
+    if settings.weights is not Weights.AUTO:
+        return str(settings.weights.value)
+    return "bf16" if settings.device.startswith("cuda") else "int8"
+
+
+def today() -> str:
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
 def result_path(out: Path, model: str, scenario: str) -> Path:
-    """Return the path of a result without its suffix, in a directory that exists."""
+    """Return the path of a new result without its suffix, in a directory that exists.
+
+    Nothing is there by that name yet: a second result of a day is numbered.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    day = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return out / f"{day}_{model.replace('/', '-')}_{cores()}-core-cpu_{scenario}"
+    stem = f"{today()}_{model.replace('/', '-')}_{cores()}-core-cpu_{scenario}"
+    taken = {path.stem for path in out.iterdir()}
+    names = (stem, *(f"{stem}-{number}" for number in range(2, len(taken) + 3)))
+    return out / next(name for name in names if name not in taken)
 
 
-def write_result(path: Path, result: dict[str, Any]) -> Path:
+def write_result(path: Path, result: Mapping[str, Any]) -> Path:
+    """Write the JSON of a new result. Raises FileExistsError rather than to replace one."""
     target = path.with_name(path.name + ".json")
-    target.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    with target.open("x", encoding="utf-8") as file:
+        file.write(json.dumps(result, indent=2) + "\n")
     return target
 
 
-def publish(result: dict[str, Any], page: str, path: Path, *, as_json: bool) -> None:
-    """Write a result and its Markdown page, and show one of them."""
-    told = path.with_name(path.name + ".md")
-    told.write_text(page, encoding="utf-8")
-    written = write_result(path, result)
-    if as_json:
+def write_all(result: Mapping[str, Any], report: Report, path: Path) -> list[Path]:
+    """Write JSON, Markdown and SVG of a new result; return the files."""
+    files = [write_result(path, result), path.with_name(path.name + ".md")]
+    files[1].write_text(page_of(result, report), encoding="utf-8")
+    title = f"{result['scenario']}, {result['model']}, {result['dtype']}"
+    drawn = picture(title, report.panels, path.with_name(path.name + ".svg"))
+    return [*files, drawn] if drawn else files
+
+
+def publish(result: Mapping[str, Any], report: Report, asked: Asked) -> None:
+    """Write all files of a result, and show it."""
+    path = result_path(asked.order.out, str(result["model"]), str(result["scenario"]))
+    files = write_all(result, report, path)
+    if asked.as_json:
         print_json(result)
     else:
-        print(page)
-        print(f"written: {written}, {told}")
+        print(page_of(result, report))
+        print(f"written: {', '.join(map(str, files))}")

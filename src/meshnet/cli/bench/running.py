@@ -16,8 +16,8 @@ from typing import Any
 from meshnet.cli.bench.load import LoadProbe
 from meshnet.cli.bench.paired import Rules, Sample, Values, ratios, spread, take_turns
 from meshnet.cli.bench.prompts import Prompts
-from meshnet.cli.bench.results import provenance
-from meshnet.cli.bench.scenarios import Metric, Scenario
+from meshnet.cli.bench.results import format_told, provenance
+from meshnet.cli.bench.scenarios import Metric, Scenario, Subject
 from meshnet.cli.bench.side import Side
 from meshnet.cli.settings import Settings, SettingsError
 
@@ -77,23 +77,21 @@ def tell(line: str) -> None:
 
 
 def result_of(
-    scenario: Scenario,
+    subject: Subject,
     settings: Settings,
     model: str,
     samples: Mapping[str, Sequence[Sample]],
     rules: Rules,
-    cores: Sequence[int],
 ) -> dict[str, Any]:
     """Return the whole result: what was done, all samples, and what follows from them."""
     return {
-        **provenance(model, settings.weights.value),
-        "scenario": scenario.name,
-        "title": scenario.title,
-        "cores_used": list(cores),
+        **provenance(model, format_told(settings)),
+        "scenario": subject.name,
+        "title": subject.title,
         "rules": asdict(rules),
-        "metrics": [asdict(metric) for metric in scenario.metrics],
-        "summary": {side: summary(taken, scenario.metrics) for side, taken in samples.items()},
-        "ratios": all_ratios(samples, scenario.metrics),
+        "metrics": [asdict(metric) for metric in subject.metrics],
+        "summary": {side: summary(taken, subject.metrics) for side, taken in samples.items()},
+        "ratios": all_ratios(samples, subject.metrics),
         "disturbed": {side: sum(s.disturbed for s in taken) for side, taken in samples.items()},
         "samples": {side: [asdict(sample) for sample in taken] for side, taken in samples.items()},
     }

@@ -41,10 +41,16 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class Subject:
+    """What is measured."""
+
     name: str
     title: str
     metrics: tuple[Metric, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario(Subject):
     measure: Callable[[Side, Prompts, int], Awaitable[Values]]
     """A turn: the side, the prompts, and a number that is never the same twice."""
     sessions: int = 1

@@ -12,10 +12,11 @@ from dataclasses import asdict
 from typing import Any
 
 from meshnet.cli.bench.load import LoadProbe
+from meshnet.cli.bench.order import Order
 from meshnet.cli.bench.paired import Rules, Sample, Values, spread, take_turns
-from meshnet.cli.bench.paired_command import Order
-from meshnet.cli.bench.report import number, table
-from meshnet.cli.bench.results import provenance, publish, result_path
+from meshnet.cli.bench.picture import stacked
+from meshnet.cli.bench.report import Report, number, table
+from meshnet.cli.bench.results import format_told, provenance
 from meshnet.cli.bench.running import pin, tell
 from meshnet.cli.bench.sides import environment_of
 from meshnet.cli.bench.workers import Worker
@@ -26,33 +27,28 @@ from meshnet.cli.settings import Settings
 
 DECODES = 40
 SHARD = "shard"
-
-
-def measure_growth(
-    settings: Settings, order: Order, *, early: int, late: int, as_json: bool
-) -> None:
-    """Measure, write JSON and Markdown, and print. Raises MeshnetError."""
-    result = growth_result(settings, order, early=early, late=late)
-    path = result_path(order.out, str(result["model"]), "shard")
-    publish(result, growth_page(result), path, as_json=as_json)
+NAMES = (
+    *("outside_attention", "attention_growth", "growth", "early_ms", "late_ms"),
+    *("early_attention_ms", "late_attention_ms", "read_gb_per_s"),
+)
 
 
 def growth_result(settings: Settings, order: Order, *, early: int, late: int) -> dict[str, Any]:
     """Run the rounds. Raises MeshnetError."""
-    cores = pin(order.cores)
+    pin(order.cores)
     source = resolve_model(settings.model, settings)
     (layers,) = split_layers(source, nodes=1, split=None)
     own = settings.model_copy(update={"threads": settings.threads or 1})
     samples = run_loop(lambda: _measure(own, str(layers), order.rules, (early, late)))
     rows = [growth(sample.values, early=early, late=late) for sample in samples]
     return {
-        **provenance(source.name, settings.weights.value),
+        **provenance(source.name, format_told(settings), own.threads),
         "scenario": "shard",
         "early": early,
         "late": late,
-        "cores_used": cores,
         "rules": asdict(order.rules),
         **{name: spread([row[name] for row in rows]) for name in rows[0]},
+        "disturbed": {SHARD: sum(sample.disturbed for sample in samples)},
         "samples": [asdict(sample) for sample in samples],
     }
 
@@ -83,33 +79,53 @@ async def _measure(
 def growth(values: Values, *, early: int, late: int) -> dict[str, float]:
     """Return what a late decode costs against an early one, of one round.
 
-    `attention_growth` is in units of the time it takes to read the K and V that were added.
+    Growth is in units of the time it takes to read the K and V that were added. What is told of
+    attention is missing where it cannot be told apart.
     """
-    others = [values[f"total_s@{at}"] - values[f"attention_s@{at}"] for at in (early, late)]
-    grown_s = values[f"attention_s@{late}"] - values[f"attention_s@{early}"]
     added = values[f"kv_bytes_per_token@{late}"] * (late - early)
-    return {
-        "outside_attention": others[1] / others[0],
-        "attention_growth": grown_s / (added / values["bytes_per_s"]),
-        "early_ms": 1e3 * values[f"total_s@{early}"],
-        "late_ms": 1e3 * values[f"total_s@{late}"],
-        "early_attention_ms": 1e3 * values[f"attention_s@{early}"],
-        "late_attention_ms": 1e3 * values[f"attention_s@{late}"],
+    read_s = added / values["bytes_per_s"]
+    total_s = [values[f"total_s@{at}"] for at in (early, late)]
+    told = {
+        "growth": (total_s[1] - total_s[0]) / read_s,
+        "early_ms": 1e3 * total_s[0],
+        "late_ms": 1e3 * total_s[1],
         "read_gb_per_s": values["bytes_per_s"] / 1e9,
+    }
+    if f"attention_s@{early}" not in values:
+        return told
+    attention_s = [values[f"attention_s@{at}"] for at in (early, late)]
+    return {
+        "outside_attention": (total_s[1] - attention_s[1]) / (total_s[0] - attention_s[0]),
+        "attention_growth": (attention_s[1] - attention_s[0]) / read_s,
+        "early_attention_ms": 1e3 * attention_s[0],
+        "late_attention_ms": 1e3 * attention_s[1],
+        **told,
     }
 
 
-def growth_page(result: Mapping[str, Any]) -> str:
-    """Return the Markdown page."""
-    names = ("early_ms", "late_ms", "early_attention_ms", "late_attention_ms", "read_gb_per_s")
+def growth_report(result: Mapping[str, Any]) -> Report:
     rows = [
         (name, *(number(result[name][each]) for each in ("median", "min", "max")))
-        for name in ("outside_attention", "attention_growth", *names)
+        for name in NAMES
+        if name in result
     ]
-    return (
-        f"# shard: {result['model']}, {result['dtype']}, a decode at {result['late']} "
-        f"against {result['early']}\n\n"
-        f"{table(('', 'median', 'min', 'max'), rows)}\n\n"
-        "outside_attention: late / early; attention_growth: over the time of reading the K and V "
-        "that were added\n"
+    legend = (
+        "outside_attention: late / early; growth, of attention and of all: over the time of "
+        "reading the K and V that were added"
     )
+    if "outside_attention" not in result:
+        legend += ". Attention cannot be told apart here: the engine runs a step in one call"
+    return Report(
+        f"a decode at {result['late']} against {result['early']}",
+        (table(("", "median", "min", "max"), rows), legend),
+        (stacked("ms of a decode, by position", _stacks(result), width=5.0),),
+    )
+
+
+def _stacks(result: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    stacks = {}
+    for at in ("early", "late"):
+        total = result[f"{at}_ms"]["median"]
+        attention = result.get(f"{at}_attention_ms", {"median": 0.0})["median"]
+        stacks[str(result[at])] = {"attention": attention, "all else": total - attention}
+    return stacks

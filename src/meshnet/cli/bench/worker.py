@@ -6,6 +6,7 @@
     bare A-B             a node that holds no layer any more: it has loaded those and let go
     exact                one answer by shards cut, chunked and batched as asked
     profile A-B          layers of the model, with stopwatches around attention and sampling
+    echo READ SENT       answers so many bytes with so many, by plain sockets
     wires PORT ...       one delaying proxy per port of loopback; {"delay_s": s} sets all
 
 Settings come by environment. Invariant: only a question of the parent makes it work.
@@ -79,6 +80,14 @@ def _profile(arguments: Sequence[str]) -> None:
     _answer(ShardProfile.loaded(load_settings({}), LayerRange.parse(arguments[0])).answer)
 
 
+def _echo(arguments: Sequence[str]) -> None:
+    from meshnet.cli.bench.echo import serve
+
+    end_with_parent()
+    received, sent = map(int, arguments)
+    serve(received, sent, lambda port: tell({"event": "ready", "port": port}))
+
+
 def _answer(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Answer each line of stdin until there is none."""
     tell({"event": "ready"})
@@ -117,6 +126,7 @@ KINDS: dict[str, Callable[[Sequence[str]], None]] = {
     "bare": _bare,
     "exact": _exact,
     "profile": _profile,
+    "echo": _echo,
     "wires": _wires,
 }
 
