@@ -10,7 +10,7 @@ from torch import nn
 
 from meshnet.engine.linear import Int8Linear, TiledLinear, merged, quantised
 from meshnet.engine.linear_choice import LinearChoice, expected, trial_rows
-from meshnet.engine.linear_products import PRODUCTS, products_for
+from meshnet.engine.linear_products import PRODUCTS
 
 SHAPES = ((96, 64), (33, 97), (256, 576))
 
@@ -294,15 +294,13 @@ def test_an_unsteady_product_serves_if_nothing_better_does_and_is_told():
     assert "recovery is not bitwise" in choice.notes[-1]
 
 
-@pytest.mark.parametrize(("threads", "best"), [(1, "compiled"), (2, "packed")])
-def test_the_best_product_is_used_where_nothing_is_wrong(threads: int, best: str):
-    """Compiled loops run on one thread."""
-    choice = LinearChoice(2, products_for(threads))
+def test_the_best_product_is_used_where_nothing_is_wrong():
+    choice = LinearChoice(2)
 
     choice.linear(_linear(48, 64).weight, None)
     choice.linear(_linear(64, 576).weight, None)
 
-    assert (choice.operators, choice.notes, choice.steady) == (best, [], True)
+    assert (choice.operators, choice.notes, choice.steady) == ("compiled", [], True)
 
 
 def test_a_digest_tells_formats_apart_and_not_two_exact_products():

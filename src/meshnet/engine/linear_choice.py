@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from meshnet.core.vocabulary import ModelError
 from meshnet.engine.linear import LEVELS, REST, SMALLEST, Int8Linear, TiledLinear, quantised
-from meshnet.engine.linear_products import ZERO_POINT, ProductOf, products_for, tiled
+from meshnet.engine.linear_products import PRODUCTS, ZERO_POINT, ProductOf, tiled
 
 TRIAL_ROWS = 64
 COMPANIES = (1, 2, 3, 8)
@@ -43,14 +43,14 @@ Failure = str
 class LinearChoice:
     """Makes linear layers of one format, each with the best product that passes its trial."""
 
-    def __init__(self, rows: int, products: Mapping[str, ProductOf] | None = None) -> None:
-        """`rows`: 2 for `int8`, 1 for `int8-fast`. `products`: best first; by default all."""
+    def __init__(self, rows: int, products: Mapping[str, ProductOf] = PRODUCTS) -> None:
+        """`rows`: 2 for `int8`, 1 for `int8-fast`. `products`: best first."""
         self.rows = rows
         self.notes: list[str] = []
         """In sentences, what was passed over and why."""
         self.steady = True
         """Whether a row's bits never depend on the rows beside it."""
-        self._products = products or products_for(torch.get_num_threads())
+        self._products = products
         self._names: dict[tuple[int, int], str] = {}
         self._tiled: set[tuple[int, ...]] = set()
 

@@ -18,7 +18,7 @@ Legend: N outputs, K inputs, R rows.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -144,11 +144,6 @@ PRODUCTS: dict[str, ProductOf] = {
     "weight-only": WeightOnlyProduct,
 }
 """Best first."""
-
-
-def products_for(threads: int) -> Mapping[str, ProductOf]:
-    """Return those that use so many threads, best first: compiled loops run on one."""
-    return {name: made for name, made in PRODUCTS.items() if threads == 1 or name != "compiled"}
 
 
 def tiled(function: Callable[[Tensor], Any], rows_RK: Tensor) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,27 @@ def test_a_row_that_is_not_a_number_spoils_no_earlier_one(tmp_path: Path, place:
 def _hidden(runner: Runner, entering: Any, length: int) -> torch.Tensor:
     segments = [Segment(0, length, runner.new_cache(runner.held))]
     return runner.passing(entering, runner.held, segments).hidden[0]
+
+
+@pytest.fixture
+def threads() -> Iterator[Any]:
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("weights", FORMATS, ids=lambda weights: weights.value)
+def test_threads_that_share_steps_change_no_bit(tmp_path: Path, weights: WeightFormat, threads):
+    path = _saved(tmp_path, "qwen3")
+    threads(1)
+    expected = answer_of(_compiled(path, weights))
+
+    answers = []
+    for count in (2, 3):
+        threads(count)
+        answers.append(answer_of(_compiled(path, weights)))
+
+    assert all(torch.equal(answer, expected) for answer in answers)
 
 
 def test_it_is_left_alone_where_it_answers_otherwise(tmp_path: Path):

@@ -18,7 +18,9 @@ from torch.nn import functional
 from meshnet.engine.compiled.cache import compiled
 from meshnet.engine.compiled.dots import PANEL
 from meshnet.engine.compiled.lanes import SMALLEST_BITS, get, larger
+from meshnet.engine.compiled.meeting import meet
 from meshnet.engine.compiled.products import INPUTS_MAX, levels_bytes, multiply, put_levels
+from meshnet.engine.compiled.team import ALONE, team_of
 from meshnet.engine.linear import LEVELS
 
 FULL_RANGE = int(np.float32(LEVELS).view(np.int32))
@@ -26,19 +28,44 @@ FULL_RANGE = int(np.float32(LEVELS).view(np.int32))
 _SIGN = 0x80
 
 
-@compiled("values rows width pair top levels steps sums weights scales bias outputs out")
+SHARED_MIN = 1 << 23
+"""Products of so many are worth waking other threads for: a thread does as many in 20 us."""
+
+
+@compiled(
+    "values rows width pair top levels steps sums weights scales bias outputs out meeting part"
+    " parts"
+)
 def _linear(
-    values, rows, width, pair, top, levels, steps, sums, weights, scales, bias, outputs, out
+    values,
+    rows,
+    width,
+    pair,
+    top,
+    levels,
+    steps,
+    sums,
+    weights,
+    scales,
+    bias,
+    outputs,
+    out,
+    meeting,
+    part,
+    parts,
 ):
     """`top`: bits of the magnitude that is the highest level, 0 for each row's own."""
-    for row in range(rows):
+    for row in range(part, rows, parts):
         at, highest = values + row * width * 4, top
         if top == 0:
             highest = SMALLEST_BITS
             for i in range(width):
                 highest = larger(highest, get(at, i))
         put_levels(at, row, rows, width, pair, highest, levels, steps, sums)
-    multiply(levels, steps, sums, rows, pair, weights, scales, bias, width, outputs, out, 0, 0, 1)
+    meet(meeting, 1, parts)
+    multiply(
+        levels, steps, sums, rows, pair, weights, scales, bias, width, outputs, out, 0, part, parts
+    )
 
 
 class CompiledProduct:
@@ -48,6 +75,7 @@ class CompiledProduct:
         """`weights`: int8 NK. Raises RuntimeError: such weights are none for compiled loops."""
         self.panels = weights if isinstance(weights, Panels) else Panels(weights)
         self.scales = scales_N.detach().float().contiguous()
+        self._team = team_of(torch.get_num_threads())
 
     def __call__(self, rows_RK: Tensor) -> Tensor:
         return self._multiplied(rows_RK, None, 1, FULL_RANGE)
@@ -82,9 +110,12 @@ class CompiledProduct:
         out_MN = torch.empty((rows, panels.outputs))
         level_bytes = levels_bytes.py_func(rows, inputs, pair)
         own = torch.empty(level_bytes + 4 * rows * (1 + pair), dtype=torch.uint8)
+        meeting = torch.zeros(1, dtype=torch.int64)
         levels = own.data_ptr()
         steps = levels + level_bytes
-        _linear(
+        team = self._team if rows * inputs * panels.outputs >= SHARED_MIN else ALONE
+        team.run(
+            _linear,
             x_MK.data_ptr(),
             rows,
             inputs,
@@ -98,6 +129,7 @@ class CompiledProduct:
             0 if bias_N is None else bias_N.data_ptr(),
             panels.outputs,
             out_MN.data_ptr(),
+            meeting.data_ptr(),
         )
         return out_MN
 

@@ -26,7 +26,7 @@ from meshnet.engine.compiled.cells import SessionCells
 from meshnet.engine.compiled.product import CompiledProduct
 from meshnet.engine.compiled.records import Ends, Layer, Segment, Shape, address, table
 from meshnet.engine.compiled.room import Rooms
-from meshnet.engine.compiled.team import Team
+from meshnet.engine.compiled.team import Team, team_of
 from meshnet.engine.compiled.turns import Turns
 from meshnet.engine.lean import LeanLayer, LeanRunner, norm_of
 from meshnet.engine.linear import Int8Linear
@@ -42,7 +42,7 @@ def compiled_runner(lean: LeanRunner) -> CompiledRunner | None:
     layers = [lean.layers[index] for index in sorted(lean.layers)]
     if not all(map(_fits, layers)) or len(set(map(_shape, layers))) > 1:
         return None
-    return CompiledRunner(lean, layers, Team(torch.get_num_threads()))
+    return CompiledRunner(lean, layers, team_of(torch.get_num_threads()))
 
 
 class CompiledRunner:
