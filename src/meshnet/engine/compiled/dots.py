@@ -2,6 +2,7 @@
 
     wide     AVX512-VNNI: 64 products added to 16 sums by one instruction
     narrow   AVX-VNNI, or AVX512-VNNI on 256 bits: 32 products to 8 sums
+    pairs    AVX2: 16 products of 16 bits to 8 sums
     plain    whole numbers of 32 bits, on any processor
 
 A tile is a few rows by a panel of 32 outputs. Its sums stay in registers while it runs through
@@ -19,7 +20,7 @@ from typing import Any
 
 import numba
 from llvmlite import ir
-from numba.core import cgutils
+from numba.core import cgutils, config
 from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
@@ -52,24 +53,28 @@ class Way:
     lanes: int
     rows: int
     """That are summed at once."""
-    instruction: str | None
+    instruction: str
+    """LLVM's name of it; empty: none in particular."""
 
 
 WAYS = (
     Way("wide", 16, 12, "llvm.x86.avx512.vpdpbusd.512"),
     Way("narrow", 8, 2, "llvm.x86.avx512.vpdpbusd.256"),
-    Way("plain", 8, 2, None),
+    Way("pairs", 8, 2, "llvm.x86.avx2.pmadd.wd"),
+    Way("plain", 8, 2, ""),
 )
 
 
 def way_of_host() -> Way:
-    features = set(get_host_cpu_features().split(","))
-    wide, narrow, plain = WAYS
+    """Return the best way that the processor compiled for can go."""
+    told = config.CPU_FEATURES
+    features = set((get_host_cpu_features() if told is None else told).split(","))
+    wide, narrow, pairs, plain = WAYS
     if {"+avx512f", "+avx512vnni"} <= features:
         return wide
     if "+avxvnni" in features or {"+avx512vl", "+avx512vnni"} <= features:
         return narrow
-    return plain
+    return pairs if "+avx2" in features else plain
 
 
 def summing(way: Way, rows: int, ahead: int = 0) -> Any:
@@ -118,17 +123,38 @@ def _sum_rows(builder: Any, way: Way, rows: int, some: range, ahead: int, argume
 
 def _dot(builder: Any, way: Way, total: Any, weights: Any, levels: Any) -> Any:
     """Add four products of bytes to each lane."""
-    if way.instruction is not None:
-        return call(builder, way.instruction, total.type, [total, weights, levels])
+    if not way.instruction:
+        return _dot_plainly(builder, total, weights, levels)
+    if way.name == "pairs":
+        return _dot_by_pairs(builder, way, total, weights, levels)
+    return call(builder, way.instruction, total.type, [total, weights, levels])
+
+
+def _dot_by_pairs(builder: Any, way: Way, total: Any, weights: Any, levels: Any) -> Any:
+    """Every second byte at a time, as 16 bits."""
+    halves = ir.VectorType(ir.IntType(16), 2 * way.lanes)
+    weights, levels = (builder.bitcast(each, halves) for each in (weights, levels))
+    byte, low = _all(halves, 8), _all(halves, 0xFF)
+    for weight, level in (
+        (builder.and_(weights, low), builder.ashr(builder.shl(levels, byte), byte)),
+        (builder.lshr(weights, byte), builder.ashr(levels, byte)),
+    ):
+        total = builder.add(total, call(builder, way.instruction, total.type, [weight, level]))
+    return total
+
+
+def _dot_plainly(builder: Any, total: Any, weights: Any, levels: Any) -> Any:
+    kind = total.type
     for byte in range(4):
-        weight = builder.and_(builder.lshr(weights, _all(way, 8 * byte)), _all(way, 0xFF))
-        level = builder.ashr(builder.shl(levels, _all(way, 24 - 8 * byte)), _all(way, 24))
+        weight = builder.and_(builder.lshr(weights, _all(kind, 8 * byte)), _all(kind, 0xFF))
+        level = builder.shl(levels, _all(kind, 24 - 8 * byte))
+        level = builder.ashr(level, _all(kind, 24))
         total = builder.add(total, builder.mul(weight, level))
     return total
 
 
-def _all(way: Way, number: int) -> Any:
-    return ir.Constant(ir.VectorType(INT, way.lanes), [number] * way.lanes)
+def _all(kind: Any, number: int) -> Any:
+    return ir.Constant(kind, [number] * kind.count)
 
 
 def _load(builder: Any, address: Any, offset: int, kind: Any) -> Any:
