@@ -16,8 +16,7 @@ Nothing depends on a word arriving: a place that was lost costs one refill.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 
 from meshnet.core.generation.transcript import Forward, Lost, Replied
 from meshnet.core.protocol.messages import Mode, Refusal, Reserved, ReserveRequest
@@ -68,51 +67,86 @@ class Places:
         self._began_at = self._loop.time()
         self._heard_at: dict[Hop, float] = {}
         self._telling: asyncio.Task[None] | None = None
-        self._refused = False
+        self._refused = self._alone = False
+        self._awaited: _Wait | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_hops: Sequence[Hop] = ()
+
+    @property
+    def refused(self) -> bool:
+        """Whether some hop refused since a step last passed every hop."""
+        return self._refused
 
     def told(self, asked: Forward, event: Replied | Lost, *, is_last: bool) -> None:
         """Note what became of a question; `is_last`: of the route's last hop."""
-        self._heard_at |= dict.fromkeys(asked.hops, self._loop.time())
+        now = self._loop.time()
+        self._heard_at[asked.hop] = now
+        for hop in asked.chain:
+            self._heard_at[hop] = now
         if isinstance(event, Replied) and isinstance(event.reply, Refusal):
             self._refused = True
         elif isinstance(event, Replied) and is_last:
             self._refused = False
 
-    @contextmanager
     def kept(
         self, mode: Mode, asked: Callable[[], Sequence[Hop]], hops: Sequence[Hop], heard: Heard
-    ) -> Iterator[None]:
+    ) -> _Wait:
         """Hold the places until the block ends, in which the hops `asked()` are waited for."""
-        over = False
+        return _Wait(self, mode, asked, hops, heard)
 
-        def heard_in_time(hop: Hop) -> None:
-            if not over:
-                heard(hop)
+    def close(self) -> None:
+        """Nothing will be waited for any more."""
+        self._awaited = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-        def kept_now() -> Sequence[Hop]:
-            return asked() if mode is Mode.STATELESS or self._refused else hops
+    def now(self) -> float:
+        return self._loop.time()
 
-        # Most steps are answered long before: a timer costs them a microsecond, a task more.
-        timer = self._loop.call_at(
-            self._due_at(kept_now(), asked()), self._start, mode, kept_now, heard_in_time
-        )
-        try:
-            yield
-        finally:
-            over = True
-            timer.cancel()
-            if self._telling is not None:
-                self._telling.cancel()
-                self._telling = None
+    def begin(self, wait: _Wait) -> None:
+        """Most waits end long before a hop is to be told: they leave the timer as it is.
 
-    def _due_at(self, hops: Sequence[Hop], asked: Sequence[Hop]) -> float:
+        It is never too late for the next one, as long as that is for the same hops: what was heard
+        meanwhile only puts off when they are due.
+        """
+        self._awaited = wait
+        alone = wait.mode is Mode.STATELESS or self._refused
+        if self._timer is None or alone != self._alone or self._timer_hops is not wait.hops:
+            self._alone, self._timer_hops = alone, wait.hops
+            self._look_at(self._due_at(wait))
+
+    def end(self, wait: _Wait) -> None:
+        if self._awaited is wait:
+            self._awaited = None
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+
+    def _look_at(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._look)
+
+    def _look(self) -> None:
+        self._timer, wait = None, self._awaited
+        if wait is None:
+            return
+        due_at = self._due_at(wait)
+        if due_at > self._loop.time():
+            self._look_at(due_at)
+        else:
+            self._telling = self._keeper.start(lambda: self._tell(wait.mode, wait.told, wait.heard))
+
+    def _due_at(self, wait: _Wait) -> float:
+        hops, asked = wait.told(), wait.asked()
         if all(hop in asked for hop in hops):
-            return self._loop.time() + self._keeper.every_s
-        longest = min(self._heard_at.get(hop, self._began_at) for hop in hops)
-        return longest + self._keeper.every_s
+            return max(wait.since, self._heard(hops)) + self._keeper.every_s
+        return self._heard(hops) + self._keeper.every_s
 
-    def _start(self, mode: Mode, hops: Callable[[], Sequence[Hop]], heard: Heard) -> None:
-        self._telling = self._keeper.start(lambda: self._tell(mode, hops, heard))
+    def _heard(self, hops: Sequence[Hop]) -> float:
+        """Return when the hop was heard of that was not heard of for the longest."""
+        return min((self._heard_at.get(hop, self._began_at) for hop in hops), default=0.0)
 
     async def _tell(self, mode: Mode, hops: Callable[[], Sequence[Hop]], heard: Heard) -> None:
         every_s = self._keeper.every_s
@@ -140,3 +174,38 @@ class Places:
 
     def _request(self, hop: Hop) -> ReserveRequest:
         return ReserveRequest(self._session, self._tokens, self._model, hop.layers)
+
+
+class _Wait:
+    """One wait for answers, as a context."""
+
+    __slots__ = ("_heard", "_over", "_places", "asked", "hops", "mode", "since")
+
+    def __init__(
+        self,
+        places: Places,
+        mode: Mode,
+        asked: Callable[[], Sequence[Hop]],
+        hops: Sequence[Hop],
+        heard: Heard,
+    ) -> None:
+        self._places, self.mode, self.asked, self.hops = places, mode, asked, hops
+        self._heard, self._over = heard, False
+        self.since = places.now()
+
+    def __enter__(self) -> None:
+        self._places.begin(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._over = True
+        self._places.end(self)
+
+    def told(self) -> Sequence[Hop]:
+        """Return whose places are kept."""
+        if self.mode is Mode.STATELESS or self._places.refused:
+            return self.asked()
+        return self.hops
+
+    def heard(self, hop: Hop) -> None:
+        if not self._over:
+            self._heard(hop)

@@ -28,6 +28,7 @@ from meshnet.core.generation.transcript import (
 from meshnet.core.vocabulary import Hop, SessionId
 from meshnet.head.calls import Calls
 from meshnet.head.keeping import Places
+from meshnet.head.limit import WaitLimit
 from meshnet.head.observation import Observation
 from meshnet.head.seam import FinishEvent, GenerationFailed, TokenEvent
 from meshnet.head.side_by_side import SideBySide
@@ -50,6 +51,7 @@ class GenerationRun:
     ) -> None:
         self._machine, self._session, self._calls = machine, session, calls
         self._places, self._release, self._clock, self._seen = places, release, clock, seen
+        self._limit = WaitLimit(machine.deadline, clock)
         self._side_by_side = SideBySide(machine, places, self._ask, clock)
         self._next: GenerationEvent = Started()
 
@@ -74,11 +76,15 @@ class GenerationRun:
                 return items
             if len(asked) > 1:
                 actions = await self._side_by_side.run(asked)
+            elif asked and isinstance(asked[0], Forward):
+                actions = self._handle(await self._answer(asked[0]))
             else:
                 actions = self._handle(await self._happening(asked))
 
     def close(self) -> None:
         """End it, whatever state it is in; ending twice is harmless."""
+        self._limit.close()
+        self._places.close()
         self._carry_out(self._handle(Cancelled()))
         self._seen.ended(self._machine.stats(self._clock()))
 
@@ -122,20 +128,26 @@ class GenerationRun:
 
     async def _answer(self, asked: Forward) -> GenerationEvent:
         """Carry out the only open question, in this task."""
+        limit = self._limit
+
+        def heard(hop: Hop) -> None:
+            if hop in asked.hops and not limit.reached:
+                self._handle(Alive(asked.ref))
+
+        ended: GenerationEvent = Tick()
+        # What is silent for so long, from now on, is what the machine wants to hear of.
+        limit.begin(asked.silence_s)
         try:
-            async with asyncio.timeout_at(self._machine.deadline()) as limit:
-
-                def heard(hop: Hop) -> None:
-                    if hop in asked.hops and not limit.expired():
-                        self._handle(Alive(asked.ref))
-                        limit.reschedule(self._machine.deadline())
-
-                hops = self._machine.route.hops
-                with self._places.kept(asked.request.mode, lambda: asked.hops, hops, heard):
-                    event = await self._ask(asked)
-        except TimeoutError:
-            return Tick()
-        return event
+            with self._places.kept(
+                asked.request.mode, lambda: asked.hops, self._machine.route.hops, heard
+            ):
+                ended = await self._ask(asked)
+        except asyncio.CancelledError:
+            if not limit.end():
+                raise
+        finally:
+            limit.end()
+        return ended
 
     async def _ask(self, asked: Forward) -> Replied | Lost:
         self._seen.forwarding(asked.request)
