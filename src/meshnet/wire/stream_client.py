@@ -17,6 +17,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import cast
 
@@ -77,8 +78,12 @@ class SessionStream(asyncio.Protocol):
         )
         self._transport: asyncio.Transport | None = None
         self._asked: dict[int, tuple[ForwardRequest, asyncio.Future[Reply]]] = {}
-        self._places = asyncio.Semaphore(STEPS_MAX)
-        self._number = 0
+        self._queue: deque[asyncio.Future[None]] = deque()
+        self._out = self._number = self._asks = 0
+        self._waits: dict[int, tuple[float, float]] = {}
+        """Until when each caller waits, and how long that is in all."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._close_code: int | None = None
 
     @property
@@ -87,12 +92,22 @@ class SessionStream(asyncio.Protocol):
 
     async def ask(self, request: ForwardRequest, timeout_s: float) -> Reply:
         """Send a step that belongs to this stream and wait for its answer. Raises HopLost."""
-        timer = self._loop.call_later(timeout_s, self.lose, f"no answer within {timeout_s:g} s")
+        until = self._loop.time() + timeout_s
+        self._asks = key = self._asks + 1
+        self._waits[key] = (until, timeout_s)
+        if self._timer is None or until < self._timer_at:
+            self._look_at(until)
         try:
-            async with self._places:
+            if self._out < STEPS_MAX:
+                self._out += 1
+            else:
+                await self._place()
+            try:
                 return await self._answer(request)
+            finally:
+                self._free_place()
         finally:
-            timer.cancel()
+            del self._waits[key]
 
     async def _answer(self, request: ForwardRequest) -> Reply:
         self._number = number = (self._number + 1) % CHAINED
@@ -109,6 +124,42 @@ class SessionStream(asyncio.Protocol):
                 self.lose("a step before was given up")
             elif not answer.cancelled():
                 answer.exception()  # it may have come while its caller was being cancelled
+
+    async def _place(self) -> None:
+        """Wait until a step before has ended, which hands its place over: nobody overtakes."""
+        turn = self._loop.create_future()
+        self._queue.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self._free_place()
+            raise
+
+    def _free_place(self) -> None:
+        while self._queue:
+            turn = self._queue.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._out -= 1
+
+    def _look_at(self, when: float) -> None:
+        """Look at `when` whether somebody waits too long. Most waits end long before any look."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = when
+        self._timer = self._loop.call_at(when, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if not self._waits or not self.alive:
+            return
+        until, timeout_s = min(self._waits.values())
+        if until <= self._loop.time():
+            self.lose(f"no answer within {timeout_s:g} s")
+        else:
+            self._look_at(until)
 
     def expect(self, number: int, request: ForwardRequest) -> asyncio.Future[Reply]:
         """Wait for an answer to a chained step, whoever sends it on this stream. Raises HopLost."""
@@ -249,6 +300,8 @@ class SessionStream(asyncio.Protocol):
         for _, answer in self._take_asked():
             answer.set_exception(HopLost(str(lost)))
             answer.exception()  # of a chained step, somebody else may have answered
+        if self._timer is not None:
+            self._timer.cancel()
         if self._transport is not None:
             self._transport.abort()
         self._ended(self)

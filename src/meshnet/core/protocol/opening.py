@@ -6,7 +6,7 @@ A step that differs in any of it cannot go over that stream (`covers`), and gets
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from meshnet.core.protocol import headers as h
 from meshnet.core.protocol.limits import Limits
@@ -43,7 +43,16 @@ class Opening:
 
     def covers(self, request: ForwardRequest) -> bool:
         """Whether `request` may go over a stream that was opened with these."""
-        return request.session is not None and Opening.of(request) == replace(self, onward=False)
+        return (
+            request.session is not None
+            and request.session == self.session
+            and request.model == self.model
+            and request.fingerprint == self.fingerprint
+            and request.wire == self.wire
+            and request.trace == self.trace
+            and request.owner == self.owner
+            and request.stages == self.stages
+        )
 
     def headers(self) -> dict[str, str]:
         fields: dict[str, str] = {}
