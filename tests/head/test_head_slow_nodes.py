@@ -11,6 +11,7 @@ from meshnet.core.generation.transcript import Forward, Replied, StepRef
 from meshnet.core.protocol.messages import Code, ForwardRequest, Mode, Refusal
 from meshnet.core.vocabulary import Hop, NodeId, SessionId
 from meshnet.head import Head, HeadLimits
+from meshnet.head.background import Background
 from meshnet.head.keeping import PlaceKeeper
 from meshnet.simulation.loop import run
 from meshnet.simulation.toy_shard import TOY_MODEL
@@ -185,7 +186,7 @@ async def kept_places(cluster: Cluster, refusal: Refusal | None) -> set[NodeId]:
     ref = StepRef(1, 1, 0)
     asked = Forward(ref, hops[0], ForwardRequest(Mode.PREFILL), timeout_s=60.0, silence_s=60.0)
     async with asyncio.TaskGroup() as tasks:
-        keeper = PlaceKeeper(cluster, tasks, every_s=2.0)
+        keeper = PlaceKeeper(cluster, Background(tasks), every_s=2.0)
         places = keeper.places(SessionId("s"), TOY_MODEL, 8)
         if refusal is not None:
             places.told(asked, Replied(ref, refusal), is_last=False)

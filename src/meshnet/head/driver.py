@@ -2,8 +2,8 @@
 
 The driver knows no rule of the protocol. A generation runs in its consumer's task: between two
 steps it waits for the consumer, and whatever ends the consumer's interest (closing the
-iterator, cancelling the task) ends the call that is in flight. Only release hints live longer; the
-head's task group owns them.
+iterator, cancelling the task) ends the calls that are in flight. Where there are several, the
+head's task group owns them, as it owns release hints, which live longer.
 
 Invariants
     * every path out of `generate` ends the machine in charge, which releases what its session
@@ -28,6 +28,7 @@ from meshnet.core.generation.transcript import Release
 from meshnet.core.vocabulary import ModelId, NodeId, Route, SessionId
 from meshnet.head.admission_queue import AdmissionQueue
 from meshnet.head.admit import AdmissionRun
+from meshnet.head.background import Background
 from meshnet.head.calls import Calls
 from meshnet.head.client import HopClient
 from meshnet.head.counters import HeadCounters
@@ -88,7 +89,8 @@ class Head:
         self._queue = AdmissionQueue(waiting_max=self._limits.waiting_max)
         self._tasks = asyncio.TaskGroup()
         self._hints = ReleaseHints(client, self._tasks, timeout_s=self._limits.release_timeout_s)
-        self._keeper = PlaceKeeper(client, self._tasks, every_s=self._limits.keep_places_s)
+        self._background = Background(self._tasks)
+        self._keeper = PlaceKeeper(client, self._background, every_s=self._limits.keep_places_s)
         self._calls = Calls(client, directory, model=model, clock=clock)
         self._lingering = LingeringSessions(
             self._limits.prefixes, standing=directory.standing, let_go=self._let_go
@@ -125,7 +127,7 @@ class Head:
     ) -> None:
         self._lingering.clear()
         self._hints.stop()
-        self._keeper.stop()
+        self._background.stop()
         if isinstance(error, asyncio.CancelledError):
             await self._tasks.__aexit__(kind, error, trace)
         else:  # an error of the body stays what it is: a task group would wrap it
@@ -149,6 +151,7 @@ class Head:
             session=session,
             calls=self._calls,
             places=self._keeper.places(session, self._model, self._room(request)),
+            background=self._background,
             release=partial(self._release, request),
             clock=self._clock,
             seen=seen,

@@ -16,11 +16,12 @@ Nothing depends on a word arriving: a place that was lost costs one refill.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 
 from meshnet.core.generation.transcript import Forward, Lost, Replied
 from meshnet.core.protocol.messages import Mode, Refusal, Reserved, ReserveRequest
 from meshnet.core.vocabulary import Hop, HopLost, ModelId, SessionId
+from meshnet.head.background import Background
 from meshnet.head.client import HopClient
 
 Heard = Callable[[Hop], None]
@@ -29,28 +30,9 @@ Heard = Callable[[Hop], None]
 class PlaceKeeper:
     """For one head. `every_s` must be well below the time for which nodes keep a place."""
 
-    def __init__(self, client: HopClient, tasks: asyncio.TaskGroup, *, every_s: float) -> None:
+    def __init__(self, client: HopClient, background: Background, *, every_s: float) -> None:
         self.client, self.every_s = client, every_s
-        self._tasks = tasks
-        self._telling: set[asyncio.Task[None]] = set()
-        self._stopped = False
-
-    def stop(self) -> None:
-        """Tell nobody any more: the task group is closing."""
-        self._stopped = True
-        for task in self._telling:
-            task.cancel()
-
-    def start(
-        self, telling: Callable[[], Coroutine[None, None, None]]
-    ) -> asyncio.Task[None] | None:
-        """Run `telling` until it is cancelled; None: nobody is told any more."""
-        if self._stopped:
-            return None
-        task = self._tasks.create_task(telling())
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
-        return task
+        self.start = background.start
 
     def places(self, session: SessionId, model: ModelId, tokens: int) -> Places:
         return Places(self, session, model, tokens)

@@ -18,6 +18,7 @@ from meshnet.core.generation.transcript import (
     GenerationEvent,
     Locate,
     Lost,
+    Overtaken,
     Refilling,
     Release,
     Replied,
@@ -26,6 +27,7 @@ from meshnet.core.generation.transcript import (
     Tick,
 )
 from meshnet.core.vocabulary import Hop, SessionId
+from meshnet.head.background import Background
 from meshnet.head.calls import Calls
 from meshnet.head.keeping import Places
 from meshnet.head.limit import WaitLimit
@@ -45,6 +47,7 @@ class GenerationRun:
         session: SessionId,
         calls: Calls,
         places: Places,
+        background: Background,
         release: Callable[[Release], None],
         clock: Callable[[], float],
         seen: Observation,
@@ -52,7 +55,7 @@ class GenerationRun:
         self._machine, self._session, self._calls = machine, session, calls
         self._places, self._release, self._clock, self._seen = places, release, clock, seen
         self._limit = WaitLimit(machine.deadline, clock)
-        self._side_by_side = SideBySide(machine, places, self._ask, clock)
+        self._side_by_side = SideBySide(machine, places, self._ask, background)
         self._next: GenerationEvent = Started()
 
     @property
@@ -74,15 +77,12 @@ class GenerationRun:
             if items:
                 self._next = Delivered()
                 return items
-            if len(asked) > 1:
-                actions = await self._side_by_side.run(asked)
-            elif asked and isinstance(asked[0], Forward):
-                actions = self._handle(await self._answer(asked[0]))
-            else:
-                actions = self._handle(await self._happening(asked))
+            self._side_by_side.tidy()
+            actions = self._handle(await self._happening(asked))
 
     def close(self) -> None:
         """End it, whatever state it is in; ending twice is harmless."""
+        self._side_by_side.close()
         self._limit.close()
         self._places.close()
         self._carry_out(self._handle(Cancelled()))
@@ -107,6 +107,8 @@ class GenerationRun:
                     self._release(action)
                 case Refilling():
                     self._seen.refilling(action)
+                case Overtaken(refs):
+                    self._side_by_side.overtake(refs)
                 case Forward() | Locate() | Reroute():
                     asked.append(action)
         return items, asked
@@ -115,10 +117,13 @@ class GenerationRun:
         return self._machine.handle(event, self._clock())
 
     async def _happening(self, asked: Sequence[Asked]) -> GenerationEvent:
+        forwards = [each for each in asked if isinstance(each, Forward)]
+        if len(forwards) > 1 or self._side_by_side.waiting:
+            return await self._side_by_side.next(forwards, self._clock)
+        if forwards:
+            return await self._answer(forwards[0])
         deadline = self._machine.deadline()
         match asked:
-            case [Forward() as forward]:
-                return await self._answer(forward)
             case [Locate() as locate]:
                 return await self._calls.by(deadline, self._calls.locate(locate))
             case [Reroute() as reroute]:

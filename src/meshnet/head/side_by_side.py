@@ -1,20 +1,25 @@
-"""Carry out several questions of one generation at the same time: those of a long prompt's chunks.
+"""Carry out several questions of one generation at the same time: chunks of a prompt, windows.
 
-Answers are told in the order in which they ended, since what a refused step closes is not lost.
-The calls live no longer than `run`: whoever cancels it cancels them.
+    start ──▶ open ──answer──▶ told, if the machine still asks
+               ├─ closed by a failure: cancelled at once, lest it hold up what follows
+               └─ overtaken: left to end by itself, and ignored
+
+Calls go on while the consumer is slow; their answers wait here. Answers are told in the order in
+which they ended, since what a refused step closes is not lost.
+
+Invariant: no call outlives `close`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 
 from meshnet.core.generation.machine import Generation
 from meshnet.core.generation.transcript import (
     Alive,
     Forward,
-    GenerationAction,
     GenerationEvent,
     Lost,
     Replied,
@@ -23,6 +28,7 @@ from meshnet.core.generation.transcript import (
 )
 from meshnet.core.protocol.messages import Mode
 from meshnet.core.vocabulary import Hop
+from meshnet.head.background import Background
 from meshnet.head.keeping import Places
 
 Ask = Callable[[Forward], Coroutine[None, None, Replied | Lost]]
@@ -31,57 +37,93 @@ Ask = Callable[[Forward], Coroutine[None, None, Replied | Lost]]
 @dataclass(frozen=True, slots=True)
 class _Call:
     hops: tuple[Hop, ...]
-    task: asyncio.Task[None]
+    task: asyncio.Task[None] | None
 
 
 class SideBySide:
     def __init__(
-        self, machine: Generation, places: Places, ask: Ask, clock: Callable[[], float]
+        self, machine: Generation, places: Places, ask: Ask, background: Background
     ) -> None:
-        self._machine, self._places, self._ask, self._clock = machine, places, ask, clock
+        self._machine, self._places, self._ask = machine, places, ask
+        self._background = background
         self._calls: dict[StepRef, _Call] = {}
-        self._ended: asyncio.Queue[Replied | Lost] = asyncio.Queue()
+        self._overtaken: set[StepRef] = set()
+        self._ended: asyncio.Queue[Replied | Lost | Exception] = asyncio.Queue()
 
-    async def run(self, asked: Sequence[GenerationAction]) -> Sequence[GenerationAction]:
-        """Carry out `asked` and what follows while that is more questions beside the open ones.
+    @property
+    def waiting(self) -> bool:
+        """Whether the answer to one of these calls is waited for."""
+        return any(map(self._machine.asks, self._calls))
 
-        Return what is to be done then: no call is open any more.
-        """
-        actions, hops = asked, self._machine.route.hops
-        self._calls, self._ended = {}, asyncio.Queue()
-        async with asyncio.TaskGroup() as tasks:
-            with self._places.kept(Mode.DECODE, self._hops, hops, self._heard):
-                while self._goes_on(actions):
-                    for each in actions:
-                        assert isinstance(each, Forward)
-                        task = tasks.create_task(self._call(each))
-                        self._calls[each.ref] = _Call(each.hops, task)
-                    actions = self._machine.handle(await self._event(), self._clock())
-                    if not self._calls:
-                        break
-                for call in self._calls.values():
-                    call.task.cancel()
-        return actions
+    def overtake(self, refs: Iterable[StepRef]) -> None:
+        """Leave these calls alone, whatever comes of them."""
+        self._overtaken.update(ref for ref in refs if ref in self._calls)
 
-    def _goes_on(self, actions: Sequence[GenerationAction]) -> bool:
-        more = all(isinstance(action, Forward) for action in actions)
-        return more and all(map(self._machine.asks, self._calls))
+    def tidy(self) -> None:
+        """Cancel the calls that nobody waits for, but for those that were overtaken."""
+        for ref in [ref for ref in self._calls if not self._machine.asks(ref)]:
+            if ref not in self._overtaken:
+                self._cancel(ref)
 
-    async def _call(self, asked: Forward) -> None:
-        self._ended.put_nowait(await self._ask(asked))
+    def close(self) -> None:
+        """Cancel all calls."""
+        for ref in [*self._calls]:
+            self._cancel(ref)
 
-    async def _event(self) -> GenerationEvent:
+    async def next(self, asked: Sequence[Forward], clock: Callable[[], float]) -> GenerationEvent:
+        """Start `asked` beside what is open, and return what ends first, or that time passed."""
+        for each in asked:
+            self._start(each)
+        hops = self._machine.route.hops
+
+        def heard(hop: Hop) -> None:
+            for ref in [ref for ref, call in self._calls.items() if hop in call.hops]:
+                self._machine.handle(Alive(ref), clock())
+
         try:
-            async with asyncio.timeout_at(self._machine.deadline()):
-                event = await self._ended.get()
+            with self._places.kept(Mode.DECODE, self._hops, hops, heard):
+                return await self._event(clock)
         except TimeoutError:
             return Tick()
-        del self._calls[event.ref]
-        return event
+
+    async def _event(self, clock: Callable[[], float]) -> GenerationEvent:
+        """Wait for an answer that counts. Raises TimeoutError at the machine's deadline."""
+        while True:
+            async with asyncio.timeout(self._left_s(clock)):
+                ended = await self._ended.get()
+            if isinstance(ended, Exception):
+                raise ended
+            if self._machine.asks(ended.ref):
+                return ended
+
+    def _left_s(self, clock: Callable[[], float]) -> float | None:
+        deadline = self._machine.deadline()
+        return None if deadline is None else deadline - clock()
+
+    def _start(self, asked: Forward) -> None:
+        task = self._background.start(lambda: self._call(asked))
+        self._calls[asked.ref] = _Call(asked.hops, task)
+        if task is None:
+            self._end(asked.ref, Lost(asked.ref, "this head is closing"))
+
+    async def _call(self, asked: Forward) -> None:
+        try:
+            ended: Replied | Lost | Exception = await self._ask(asked)
+        except Exception as error:  # noqa: BLE001  # boundary: it is raised in the generation's task
+            ended = error
+        self._end(asked.ref, ended)
+
+    def _end(self, ref: StepRef, ended: Replied | Lost | Exception) -> None:
+        if self._calls.pop(ref, None) is not None and ref not in self._overtaken:
+            self._ended.put_nowait(ended)
+        self._overtaken.discard(ref)
+
+    def _cancel(self, ref: StepRef) -> None:
+        call = self._calls.pop(ref)
+        self._overtaken.discard(ref)
+        if call.task is not None:
+            call.task.cancel()
 
     def _hops(self) -> list[Hop]:
-        return [hop for call in self._calls.values() for hop in call.hops]
-
-    def _heard(self, hop: Hop) -> None:
-        for ref in [ref for ref, call in self._calls.items() if hop in call.hops]:
-            self._machine.handle(Alive(ref), self._clock())
+        asked = (call for ref, call in self._calls.items() if ref not in self._overtaken)
+        return [hop for call in asked for hop in call.hops]

@@ -8,17 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshnet.core.generation.drafting import (
-    LOOKED_AT_ONCE,
-    MATCHES,
-    PAUSE,
-    PROBE,
-    WINDOW,
-    Drafter,
-    Guess,
-    Lookup,
-    Payoff,
-)
+from meshnet.core.generation.drafting import Drafter
+from meshnet.core.generation.lookup import LOOKED_AT_ONCE, MATCHES, WINDOW, Guess, Lookup
+from meshnet.core.generation.payoff import PAUSE, PROBE, Payoff
 from meshnet.core.vocabulary import DRAFTS_MAX
 
 # --- what may follow ------------------------------------------------------------------------------

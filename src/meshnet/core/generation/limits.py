@@ -48,8 +48,10 @@ class GenerationLimits:
     drafts: int | None = None
     """Guesses sent with a step; None: as many as pay (drafting.py). Never on routes that cannot
     truncate."""
+    windows: int | None = None
+    """Steps with guesses on their way at once, where nodes hand steps on; None: as many as pay."""
     chains: bool = True
-    """Nodes hand decodes on to each other, where the route can."""
+    """Nodes hand steps on to each other, where they can."""
     locate_s: float = 2.0
     """What the hops of a silent chain have to say how far its step got."""
     queue: int = 8
@@ -72,6 +74,8 @@ class GenerationLimits:
                 raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if self.drafts is not None and not 0 <= self.drafts <= DRAFTS_MAX:
             raise ValueError(f"drafts: expected 0 to {DRAFTS_MAX}, got {self.drafts}")
+        if self.windows is not None and self.windows < 1:
+            raise ValueError(f"windows: expected at least 1, got {self.windows}")
 
     def least_wait_s(self, retry_after_s: float | None, *, spent_s: float) -> float:
         """How long to wait at least for a node without room; it is bounded.

@@ -33,7 +33,7 @@ from meshnet.core.generation.pipeline import Pipeline, Question
 from meshnet.core.generation.questions import Questions
 from meshnet.core.generation.recovery import Recovery, Refill, Turn
 from meshnet.core.generation.requests import is_answer
-from meshnet.core.generation.sequence import CacheUse, Step, TokenSequence
+from meshnet.core.generation.sequence import CacheUse, TokenSequence
 from meshnet.core.generation.states import (
     Asking,
     Delivering,
@@ -60,6 +60,7 @@ from meshnet.core.generation.transcript import (
     Located,
     Lost,
     NoRoute,
+    Overtaken,
     Refilling,
     RefillReason,
     Release,
@@ -150,7 +151,7 @@ class Generation:
             case Started():
                 return self._started(now)
             case Delivered():
-                return self._ask_steps(now) if isinstance(self._state, Delivering) else []
+                return self._delivered(now)
             case Replied(ref, reply, hop):
                 return self._replied(ref, reply, hop, now)
             case Lost(ref, reason, hop):
@@ -177,6 +178,16 @@ class Generation:
             return []
         self._accounts.started_at = now
         return self._ask_steps(now)
+
+    def _delivered(self, now: float) -> Actions:
+        match self._state:
+            case Delivering(None):
+                return self._ask_steps(now)
+            case Delivering(Pipeline() as pipeline):
+                pipeline.resume(now)
+                self._questions.add_windows(pipeline)
+                return self._ask(pipeline, now)
+        return []
 
     def _replied(self, ref: StepRef, reply: Reply, by: Hop | None, now: float) -> Actions:
         question = self._open_question(ref)
@@ -265,21 +276,37 @@ class Generation:
             pipeline.passed(question, reply.activation, now)
             return self._ask(pipeline, now)
         pipeline.passed(question, None, now)
-        return self._complete(step, reply, pipeline, now)
+        return self._complete(question, reply, pipeline, now)
 
-    def _complete(self, step: Step, reply: TokenReply, rest: Pipeline, now: float) -> Actions:
+    def _complete(
+        self, question: Question, reply: TokenReply, rest: Pipeline, now: float
+    ) -> Actions:
+        step = question.step
         drawn = reply.drawn if step.want_token else None
-        right = 0 if drawn is None else self._questions.judged(step, drawn, now)
+        right = 0 if drawn is None else self._questions.judged(question, reply, drawn, now)
         self._sequence.commit(step, accepted=right)
         self._accounts.reused += step.past_length if step.adopt is not None else 0
         if not step.want_token:
             return self._ask(rest, now)
-        if drawn is not None:
-            tokens = drawn.tokens
-        else:
+        if drawn is None:
             self._sequence.degrade(CacheUse.EACH_STEP)
             tokens = tuple(SampledToken(token_id) for token_id in self._encode_text(reply.text))
-        return self._emit(tokens, now)
+            return self._emit(tokens, now)
+        follows = self._questions.follows(rest, drawn, right, step.drafts)
+        for behind in rest.open:
+            self._sequence.reach(behind.step.length_after)
+        return self._go_on(self._emit(drawn.tokens, now), rest, follows=follows)
+
+    def _go_on(self, emitted: Actions, rest: Pipeline, *, follows: bool) -> Actions:
+        """Keep the windows that are on their way, if they follow what was emitted."""
+        if self.done:
+            return emitted
+        if follows:
+            self._state = Delivering(rest)
+            return emitted
+        self._accounts.guessed += sum(question.step.drafts for question in rest.open)
+        overtaken = tuple(question.forward.ref for question in rest.open)
+        return [*emitted, Overtaken(overtaken)] if overtaken else emitted
 
     def _emit(self, tokens: tuple[SampledToken, ...], now: float) -> Actions:
         """Hand the tokens on, up to the one that ends the generation."""

@@ -69,6 +69,26 @@ class Pipeline:
         return (question for stage in self._at for question in stage.values())
 
     @property
+    def steps(self) -> tuple[Step, ...]:
+        """What is at the first stage or before it, in order."""
+        at = (question.step for question in self._at[0].values())
+        return (*at, *(entering.step for entering in self._before[0]))
+
+    @property
+    def room(self) -> int:
+        """How many steps the route's only stage may have; 1 where there are others."""
+        return self._rooms[0] if len(self._rooms) == 1 else 1
+
+    def add(self, step: Step, number: int) -> None:
+        """Let one more step follow."""
+        self._before[0].append(Entering(step, number, 0, None))
+
+    def resume(self, now: float) -> None:
+        """Give every question its time anew: nobody listened to the answers."""
+        for question in [*self.open]:
+            self.ask(replace(question, until=now + question.forward.silence_s))
+
+    @property
     def until(self) -> float:
         """When the first question is given up."""
         return min(question.until for question in self.open)

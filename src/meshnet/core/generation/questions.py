@@ -19,7 +19,7 @@ from meshnet.core.generation.requests import forward_for
 from meshnet.core.generation.sequence import CacheUse, Step, TokenSequence
 from meshnet.core.generation.states import GenerationSpec
 from meshnet.core.generation.transcript import Forward, StepRef
-from meshnet.core.protocol.messages import Mode
+from meshnet.core.protocol.messages import Mode, TokenReply
 from meshnet.core.vocabulary import DRAFTS_MAX, Drawn, Hop, NodeId, Route
 
 DRAFTS_FAILED_MAX = 2
@@ -48,7 +48,9 @@ class Questions:
         self.attempt, self._step = 0, 0
         self.filling_since = 0.0
         self._asked_at = 0.0
-        self._drafter = Drafter(sequence.ids, spec.stop.stop_ids, fixed=limits.drafts)
+        self._drafter = Drafter(
+            sequence.ids, spec.stop.stop_ids, fixed=limits.drafts, windows=limits.windows
+        )
         self._chains = limits.chains
         self._stages: tuple[tuple[Hop, ...], ...] = ()
         self._guessing, self._drafts_failed = False, 0
@@ -85,7 +87,25 @@ class Questions:
         first_number = self._step + 1
         self._step += len(steps)
         self._stages = self._stages_now()
-        return Pipeline(steps, first_number, [_room(hops) for hops in self._stages])
+        pipeline = Pipeline(steps, first_number, [_room(hops) for hops in self._stages])
+        self.add_windows(pipeline)
+        return pipeline
+
+    def add_windows(self, pipeline: Pipeline) -> None:
+        """Let windows of guesses follow those on their way, as many as pay."""
+        while self._guessing and pipeline.room > 1:
+            steps = pipeline.steps
+            left = self._left - sum(len(step.tokens) for step in steps)
+            tokens = self._drafter.further(left, pipeline.room)
+            if not tokens:
+                return
+            self._step += 1
+            pipeline.add(self._sequence.window(steps, tokens), self._step)
+
+    def follows(self, pipeline: Pipeline, drawn: Drawn, right: int, guesses: int) -> bool:
+        """Whether the windows on their way are built on what was drawn."""
+        steps = pipeline.steps
+        return bool(steps) and right == guesses and steps[0].tokens[0] == drawn.ids[-1]
 
     def _stages_now(self) -> tuple[tuple[Hop, ...], ...]:
         """Say which hops answer as one: those that hand steps on, of sessions that all hold."""
@@ -102,11 +122,16 @@ class Questions:
             return (length,)
         return self._chunking.ends(past, length, len(self.route.hops))
 
-    def judged(self, step: Step, drawn: Drawn, now: float) -> int:
+    def judged(self, question: Question, reply: TokenReply, drawn: Drawn, now: float) -> int:
         """Learn from a step that ended; return how many of its guesses were right."""
-        right = len(drawn.tokens) - 1
+        step, right = question.step, len(drawn.tokens) - 1
         if self._guessing:
-            self._drafter.judged(drawn.ids, took_s=now - self._asked_at)
+            self._drafter.judged(
+                drawn.ids,
+                took_s=now - self._asked_at,
+                work_s=reply.compute_us / 1e6,
+                hops=len(question.forward.hops),
+            )
         self._accounts.guessed += step.drafts
         self._accounts.accepted += right
         return right
@@ -122,8 +147,12 @@ class Questions:
 
     def _guesses_most(self) -> int:
         """The last token allowed is drawn, never guessed: no step is longer than one without."""
-        left = self._spec.stop.tokens_max - self._sequence.generated
-        return min(DRAFTS_MAX, left - 1)
+        return min(DRAFTS_MAX, self._left - 1)
+
+    @property
+    def _left(self) -> int:
+        """How many tokens may still be drawn."""
+        return self._spec.stop.tokens_max - self._sequence.generated
 
     def ask(self, pipeline: Pipeline, *, remaining_s: float, now: float) -> list[Forward]:
         """Put to each hop what it can be asked now, the hops nearest the end first."""

@@ -140,6 +140,24 @@ class TokenSequence:
             marks = self._marks.before(step.past_length, sure)
             self._marks = marks.after(step.length_after, sure, want_token=step.want_token)
 
+    def reach(self, length: int) -> None:
+        """The hops hold up to `length` positions, or will: steps are on their way to them."""
+        self._held = max(self._held, length)
+
+    def window(self, before: Iterable[Step], tokens: tuple[int, ...]) -> Step:
+        """Return a step of guesses behind steps on their way, as if all of those were right."""
+        digest = self._digest
+        for step in before:
+            digest = digest.extend(step.tokens)
+        return Step(
+            Mode.DECODE,
+            digest.length,
+            tokens,
+            want_token=True,
+            prefix=digest.hex,
+            drafts=len(tokens) - 1,
+        )
+
     @property
     def marks(self) -> Marks:
         """What the hops can go back to, if not to any length."""

@@ -41,7 +41,9 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class Delivering:
-    """The consumer has not taken the last token yet."""
+    """The consumer has not taken the last token yet; further windows may be on their way."""
+
+    pipeline: Pipeline | None = None
 
 
 @dataclass(frozen=True, slots=True)

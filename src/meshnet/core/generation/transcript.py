@@ -210,6 +210,14 @@ class Emit:
 
 
 @dataclass(frozen=True, slots=True)
+class Overtaken:
+    """What these questions built on was not drawn. Their answers mean nothing, but will come:
+    what carries them carries what is asked now as well, and must not be broken off."""
+
+    refs: tuple[StepRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Refilling:
     """Told, not asked: the session is being filled again from its first position."""
 
@@ -262,7 +270,9 @@ class Fail:
     retry_after_s: float | None = None
 
 
-GenerationAction = Forward | Locate | Emit | Refilling | Reroute | Release | Finish | Fail
+GenerationAction = (
+    Forward | Locate | Overtaken | Emit | Refilling | Reroute | Release | Finish | Fail
+)
 
 
 @dataclass(frozen=True, slots=True)
