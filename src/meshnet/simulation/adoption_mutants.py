@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from meshnet.core.vocabulary import SessionId
+from meshnet.core.vocabulary import KVCacheMiss, SessionId
 from meshnet.head.lingering import Lingering, LingeringSessions
 from meshnet.simulation.audit import ToyLease
 from meshnet.simulation.draft_mutants import LATE, guessing_plan
@@ -17,17 +17,27 @@ from meshnet.simulation.world import Parts
 
 
 class AdoptsByLength(Real):
-    """Takes any session that is long enough for the one that is meant."""
+    """Lets late copies into a session that ended, and takes whatever is long enough for it.
+
+    Either of the two guards alone would do.
+    """
 
     def decode(
         self, session: SessionId, *, past_length: int, prefix: str | None, **asked: Any
     ) -> ToyLease:
-        entry = self._shelf.entries.get(session) or self._shelf.entries.get(
-            asked["adopt"] or session
-        )
+        own = self._shelf.entries.get(session)
+        entry = own or self._shelf.entries.get(asked["adopt"] or session)
         if asked["adopt"] and entry and entry.ids and past_length <= entry.length:
             prefix = entry.ids.prefix(past_length).hex
-        return super().decode(session, past_length=past_length, prefix=prefix, **asked)
+        ended = own is not None and own.lingers
+        try:
+            if own is not None:
+                own.lingers = False
+            return super().decode(session, past_length=past_length, prefix=prefix, **asked)
+        except KVCacheMiss:
+            if own is not None:
+                own.lingers = ended
+            raise
 
 
 class AnswersToTwoNames(Real):

@@ -24,6 +24,7 @@ PROMPT_MAX = 8
 TOKENS_MAX = 20
 START_MAX_S = 12.0
 DRAFTS = (None, None, 0, 1, 3, 8)
+WINDOWS = (None, 1, 2, 3, 6)
 STEP_MAX_S = (0.006, 0.006, 0.1)
 """How long a device takes for a step. On slow ones chats meet, and their steps run in batches."""
 OWNERS = (None, "one", "two")
@@ -46,6 +47,8 @@ class NodePlan:
     kv_bytes_max: int = 1 << 20
     kind: Kind = Kind.CURRENT
     batches: bool = True
+    sums_up: bool = False
+    """Its sessions cannot be shortened, only go back to marks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,8 @@ class ClusterPlan:
     step_max_s: float = STEP_MAX_S[0]
     chains: bool = True
     """Nodes hand steps on to each other, where their head has streams."""
+    windows: int | None = None
+    """Steps with guesses that are on their way at once, where nodes hand steps on."""
 
 
 def plan(seed: int, faults: Faults) -> ClusterPlan:
@@ -110,8 +115,18 @@ def plan(seed: int, faults: Faults) -> ClusterPlan:
     streaming = frozenset(h for h in range(heads) if streams.random() < 0.6) - legacy
     cluster = ClusterPlan(nodes, heads, chats, crashing, legacy, reserved, drafts, streaming)
     cluster = replace(cluster, chains=random.Random(f"chains {seed}").random() < 0.8)
+    cluster = replace(cluster, windows=random.Random(f"windows {seed}").choice(WINDOWS))
     cluster = _sharing(cluster, random.Random(f"devices {seed}"))
+    cluster = _summing_up(cluster, random.Random(f"states {seed}"))
     return _going_on(cluster, random.Random(f"turns {seed}"))
+
+
+def _summing_up(cluster: ClusterPlan, rng: random.Random) -> ClusterPlan:
+    """In one model of four, give some nodes layers that cannot shorten their states."""
+    if rng.random() < 0.75:
+        return cluster
+    nodes = tuple(replace(node, sums_up=rng.random() < 0.6) for node in cluster.nodes)
+    return replace(cluster, nodes=nodes)
 
 
 def _going_on(cluster: ClusterPlan, rng: random.Random) -> ClusterPlan:

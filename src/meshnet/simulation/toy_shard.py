@@ -17,10 +17,11 @@ import math
 import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from meshnet.core.protocol.drafts import verified
+from meshnet.core.protocol.marks import MARKS_MAX, Marks
 from meshnet.core.vocabulary import (
     HIDDEN,
     Activation,
@@ -29,8 +30,10 @@ from meshnet.core.vocabulary import (
     Drawn,
     DType,
     KVBytes,
+    KVCacheMiss,
     LayerRange,
     MeshnetError,
+    MissReason,
     ModelId,
     SampledToken,
     SamplingParams,
@@ -49,6 +52,8 @@ LAYER_BYTES_PER_TOKEN = 16
 TOY_MODEL = ModelId("toy")
 
 CACHING = Capabilities(kv_cache=True, multi_token=True, truncate=True, batch=True)
+SUMMING = replace(CACHING, truncate=False, marks=MARKS_MAX)
+"""Of layers whose states cannot be shortened, only put back."""
 
 FAVOUR = 8.0
 """As much as the scores of all other tokens are apart."""
@@ -71,6 +76,7 @@ class ToyState:
     layers: LayerRange
     chains: list[list[int]]
     history: list[int] = field(default_factory=list)
+    marks: Marks = Marks()  # noqa: RUF009
 
     @classmethod
     def fresh(cls, layers: LayerRange) -> ToyState:
@@ -140,7 +146,14 @@ class ToyShard:
         return LAYER_BYTES_PER_TOKEN * sum(state.lengths)
 
     def truncate(self, state: ToyState, length: int) -> None:
-        """Forget the positions from `length` on."""
+        """Forget the positions from `length` on.
+
+        Raises:
+            KVCacheMiss: it goes back to marks only, and there is none.
+        """
+        if not self._description.capabilities.truncate and length not in state.marks.lengths:
+            raise KVCacheMiss(MissReason.PAST_LENGTH, f"no mark at {length}")
+        state.marks = state.marks.cut(length)
         for chain in state.chains:
             del chain[length + 1 :]
         del state.history[length:]
@@ -187,10 +200,13 @@ class ToyShard:
         cache = ToyState.fresh(step.layers) if state is None else state
         if cache.layers != step.layers:
             raise WrongShard(f"expected layers {cache.layers}, got {step.layers}")
+        cache.marks = cache.marks.before(step.past_length, step.length - step.drafts)
         return Running(step, cache, rows)
 
     def _result(self, running: Running) -> Activation | Drawn | None:
         step, cache, rows = running.step, running.cache, running.rows
+        known, length = step.length - step.drafts, step.past_length + step.length
+        cache.marks = cache.marks.after(length, known, want_token=step.want_token)
         if step.layers.stop < self._description.layers_total:
             return pack_rows(rows)
         sure = len(step.tokens) - step.drafts

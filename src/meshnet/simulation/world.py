@@ -47,7 +47,7 @@ from meshnet.simulation.network import Network
 from meshnet.simulation.old_node import OldNode
 from meshnet.simulation.peers import SimPeers
 from meshnet.simulation.plan import LAYERS_TOTAL, ClusterPlan, Kind, NodePlan, plan
-from meshnet.simulation.toy_shard import CACHING, TOY_MODEL, ToyShard
+from meshnet.simulation.toy_shard import CACHING, SUMMING, TOY_MODEL, ToyShard
 from meshnet.simulation.wire import Service, SimHopClient
 from meshnet.wire.handing import Handing
 
@@ -189,7 +189,9 @@ class World:
             node.layers,
             layers_total=LAYERS_TOTAL,
             capabilities=replace(
-                CACHING, kv_cache=node.kind is not Kind.CACHELESS, batch=node.batches
+                SUMMING if node.sums_up else CACHING,
+                kv_cache=node.kind is not Kind.CACHELESS,
+                batch=node.batches,
             ),
             fail_after=partial(self._fails_after, node),
         )
@@ -245,7 +247,10 @@ class World:
         legacy = index in self.cluster.legacy_heads
         chains = index in self.cluster.streaming_heads and self.cluster.chains
         drafts = 0 if legacy else self.cluster.drafts
-        generation = replace(HEAD_LIMITS.generation, drafts=drafts, chains=chains)
+        windows = self.cluster.windows
+        generation = replace(
+            HEAD_LIMITS.generation, drafts=drafts, chains=chains, windows=windows
+        )
         tokens = self.cluster.reserved_tokens_max
         prefixes = replace(HEAD_LIMITS.prefixes, sessions_max=0) if legacy else HEAD_LIMITS.prefixes
         return replace(
