@@ -154,7 +154,7 @@ def _attend(band, queries, out, width, scaling):
         position = _position(band, row)
         start = _first_seen(position, band.window) - band.start
         _weigh(band.weights + row * band.stride * 4, start, position + 1 - band.start, band.stride)
-    for column in range(0, min(band.rows + WIDEST, BAND) * band.size, LANES):
+    for column in range(0, band.rows * band.size, LANES):
         put_lanes(sums, column, lanes_of(ZERO))
     for phase in range(3):
         _sum(band, phase, sums)
