@@ -87,6 +87,8 @@ class Room(NamedTuple):
     kept: int
     """Rows that leave the last layer's attention, and how many; all if that is negative."""
     kept_count: int
+    attention: int
+    """A count of the first thread's nanoseconds in attention, or 0."""
 
 
 class Ends(NamedTuple):

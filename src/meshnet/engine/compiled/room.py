@@ -40,6 +40,9 @@ class Rooms:
 
 
 class StepRoom:
+    attention = 0
+    """Address of a count of the nanoseconds in attention; who profiles sets one for all rooms."""
+
     def __init__(self, shape: Shape, rows: int, stop: int, parts: int) -> None:
         self.rows, self.stop = rows, stop
         heads = shape.queries * shape.size
@@ -72,6 +75,7 @@ class StepRoom:
             meeting=self._meeting.data_ptr(),
             kept=0,
             kept_count=_ALL,
+            attention=self.attention,
             **places,
         )
         self._record = table([record])

@@ -19,6 +19,7 @@ import numba
 
 from meshnet.engine.compiled.attention import attend
 from meshnet.engine.compiled.cache import compiled
+from meshnet.engine.compiled.clock import started, stopped
 from meshnet.engine.compiled.lanes import get, get_long, put
 from meshnet.engine.compiled.meeting import meet
 from meshnet.engine.compiled.placing import place
@@ -72,6 +73,8 @@ def _attended(index, layer, shape, segments, count, room, meetings, part, parts)
             shape.queries, shape.keys, shape.size, scratch, part, parts,
         )  # fmt: skip
     meetings = meet(room.meeting, meetings, parts)
+    counter = room.attention if part == 0 else 0
+    began = started(counter)
     for number in range(count):
         segment = _segment_at(segments + number * _SEGMENT_BYTES)
         at = segment.start * narrow
@@ -80,7 +83,9 @@ def _attended(index, layer, shape, segments, count, room, meetings, part, parts)
             segment.length, shape.queries, shape.keys, shape.size, shape.scaling, layer.window,
             scratch, part, parts,
         )  # fmt: skip
-    return meet(room.meeting, meetings, parts)
+    meetings = meet(room.meeting, meetings, parts)
+    stopped(counter, began)
+    return meetings
 
 
 @_plain
