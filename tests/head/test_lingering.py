@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshnet.core.generation.transcript import Remains
+from meshnet.core.protocol.marks import Marks
 from meshnet.core.vocabulary import Hop, LayerRange, ModelId, NodeId, Route, SessionId
 from meshnet.head.lingering import Lingering, LingeringSessions, PrefixLimits, Standing
 
@@ -97,6 +98,41 @@ def test_rejected_guesses_behind_the_ids_have_to_be_cut_off():
         head = Head()
         head.keep(held=43, route=route)
         assert (head.take() is not None) == taken
+
+
+RIGID = Route(ROUTE.model, ROUTE.hops, marks=True, fingerprint="weights")
+"""Of layers whose states cannot be shortened, only put back."""
+
+
+@pytest.mark.parametrize(
+    ("shared", "length"), [(40, 40), (39, 36), (36, 36), (35, 33), (33, 33), (32, 0)]
+)
+def test_what_cannot_be_shortened_goes_back_to_its_last_mark(shared, length):
+    head = Head()
+    head.keep(route=RIGID, marks=Marks((33, 36)))
+
+    taken = head.take(prompt=(*IDS[:shared], 99, 99))
+
+    assert (0 if taken is None else taken.adoption.length) == length
+    if taken is not None:
+        assert taken.adoption.marks.lengths == tuple(at for at in (33, 36) if at <= length)
+
+
+def test_marks_are_worth_nothing_where_a_hop_keeps_none():
+    head = Head()
+    head.keep(route=Route(ROUTE.model, ROUTE.hops), marks=Marks((33, 36)))
+
+    assert head.take(prompt=(*IDS[:36], 99, 99)) is None
+
+
+def test_a_prompt_asked_again_keeps_its_last_position_to_be_run():
+    head = Head()
+    head.keep(ids=IDS[:36], held=36, route=RIGID, marks=Marks((33, 36)))
+
+    taken = head.take(prompt=IDS[:36])
+
+    assert taken is not None
+    assert taken.adoption.length == 33
 
 
 @pytest.mark.parametrize(("shared", "taken"), [(31, False), (32, True)])

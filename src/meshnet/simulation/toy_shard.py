@@ -151,7 +151,7 @@ class ToyShard:
         Raises:
             KVCacheMiss: it goes back to marks only, and there is none.
         """
-        if not self._description.capabilities.truncate and length not in state.marks.lengths:
+        if not self.description.capabilities.truncate and length not in state.marks.lengths:
             raise KVCacheMiss(MissReason.PAST_LENGTH, f"no mark at {length}")
         state.marks = state.marks.cut(length)
         for chain in state.chains:

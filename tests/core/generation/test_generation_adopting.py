@@ -91,6 +91,30 @@ def test_an_ended_generation_tells_what_its_session_holds():
     assert (remains.prompt_length, remains.route) == (len(PROMPT), route_of())
 
 
+def test_an_ended_generation_tells_what_it_can_go_back_to():
+    """Where its turn began, and where its prompt ended, in whatever chunks that came."""
+    talk = adopting(tokens_max=2)
+    talk.step(token=70)
+    talk.step(token=71)
+
+    remains = talk.releases[0].remains
+    assert remains is not None
+    assert remains.marks.lengths == (6, len(PROMPT))
+
+
+def test_a_generation_filled_anew_goes_back_to_what_its_last_prefill_ended_at():
+    talk = Talk(prompt=PROMPT[:4], tokens_max=3)
+    talk.step(token=70)
+    talk.step(token=71)
+    talk.reply(miss())
+    while not talk.releases:
+        talk.step(token=72)
+
+    remains = talk.releases[0].remains
+    assert remains is not None
+    assert remains.marks.lengths == (6,)
+
+
 def test_a_generation_left_inside_a_step_tells_nothing():
     talk = adopting()
     talk.step()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import combinations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -354,3 +355,23 @@ def test_an_older_node_parts_the_way_and_the_others_hand_on_where_they_can():
         ["old"],
         ["c", "d"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "told"),
+    [
+        ([{"truncate": True}, {"truncate": True}], (True, True)),
+        ([{"truncate": True}, {"marks": 2}], (False, True)),
+        ([{"marks": 2}, {"marks": 1}], (False, True)),
+        ([{"truncate": True}, {}], (False, False)),
+    ],
+)
+def test_a_route_shortens_sessions_as_its_least_able_hop_does(capabilities, told):
+    able = [Capabilities(kv_cache=True, multi_token=True, **each) for each in capabilities]
+    first = replace(shard(0, 4), capabilities=able[0])
+    second = replace(shard(4, 8), capabilities=able[1])
+
+    found = find_route(inventory(node("a", first), node("b", second)), MODEL)
+
+    assert isinstance(found, Route)
+    assert (found.truncate, found.marks) == told
