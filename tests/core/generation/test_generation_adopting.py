@@ -73,6 +73,28 @@ def test_a_miss_at_a_later_hop_is_filled_anew_under_the_same_session():
     assert talk.machine.reused == 0
 
 
+def test_a_prompt_that_is_filled_anew_after_all_reused_nothing():
+    talk = adopting(length=2, held=2)
+    while talk.machine.reused == 0:
+        talk.reply(talk.right_answer())
+    assert talk.machine.reused == 2
+
+    talk.reply(miss())
+
+    assert talk.open.request.mode is Mode.PREFILL
+    assert talk.machine.reused == 0
+
+
+def test_what_a_first_token_came_from_was_reused_whatever_happens_later():
+    talk = adopting()
+    talk.step()
+
+    talk.reply(miss())
+
+    assert talk.open.request.mode is Mode.PREFILL
+    assert talk.machine.reused == 6
+
+
 def test_a_route_without_caches_adopts_nothing():
     talk = Talk(prompt=PROMPT, adoption=Adoption(OLD, 6, 6), route=route_of(kv_cache=False))
 

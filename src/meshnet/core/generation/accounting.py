@@ -43,7 +43,7 @@ class GenerationStats:
     accepted: int = 0
     """Those of them that were right."""
     reused: int = 0
-    """Tokens of the prompt that an earlier session held."""
+    """Tokens of the prompt that an earlier session held, and that were not run again for it."""
 
 
 @dataclass(slots=True)
@@ -87,6 +87,12 @@ class Accounts:
             account.compute_s += reply.compute_us / 1e6
         if isinstance(reply, ActivationReply):
             account.bytes_in += len(reply.activation.data)
+
+    def refilled(self, *, generated: int) -> None:
+        """Everything is run anew; before the first token that is the whole prompt."""
+        self.refills += 1
+        if not generated:
+            self.reused = 0
 
     def emitted(self, now: float) -> None:
         if self.first_token_at is None:

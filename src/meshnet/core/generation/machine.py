@@ -344,7 +344,7 @@ class Generation:
 
     def _refill(self, reason: RefillReason, now: float) -> Actions:
         self._sequence.forget_cached()
-        self._accounts.refills += 1
+        self._accounts.refilled(generated=self._sequence.generated)
         asked = self._ask_steps(now)
         return asked if self.done else [Refilling(reason, self._questions.attempt), *asked]
 
