@@ -167,6 +167,29 @@ def test_one_that_comes_back_among_too_many_lets_the_oldest_go():
     assert len(head.lingering) == 2
 
 
+def test_many_chats_of_one_owner_cost_another_none_of_his():
+    head = Head(PrefixLimits(sessions_max=2))
+    head.keep("hers", owner="her")
+
+    for name in ("a", "b", "c"):
+        head.keep(name)
+
+    assert [each.session for each in head.gone] == ["a"]
+    assert head.take(owner="her") is not None
+
+
+def test_in_all_it_is_whoever_has_the_most_whose_oldest_goes():
+    head = Head(PrefixLimits(sessions_max=3, total_max=4))
+    head.keep("hers", owner="her")
+    for name in ("a", "b", "c"):
+        head.keep(name)
+
+    head.keep("his", owner="him")
+    head.keep("hers too", owner="her")
+
+    assert [each.session for each in head.gone] == ["a", "hers"]
+
+
 def test_a_head_that_ends_lets_all_go():
     head = Head()
     head.keep()

@@ -147,7 +147,9 @@ def head_limits(settings: Settings, route_wait_s: float) -> HeadLimits:
             step=StepTimeout(base_s=settings.hop_timeout_seconds),
         ),
         admission=AdmissionLimits(route_wait_s=route_wait_s),
-        prefixes=PrefixLimits(settings.prefix_seconds, settings.prefix_sessions),
+        prefixes=PrefixLimits(
+            settings.prefix_seconds, settings.prefix_sessions, settings.prefix_sessions_total
+        ),
         waiting_max=settings.queue_length,
     )
 

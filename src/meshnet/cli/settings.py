@@ -125,7 +125,10 @@ class Settings(BaseSettings):
         8,
         ge=0,
         le=4096,
-        description="Ended chats that a gateway may go on with at their next turn; 0: none",
+        description="Ended chats of one API key that a gateway may go on with; 0: none",
+    )
+    prefix_sessions_total: int = Field(
+        32, ge=1, le=4096, description="The same, of all API keys together"
     )
     prefix_seconds: float = Field(
         300.0, gt=0, description="How long an ended chat may wait for its next turn"

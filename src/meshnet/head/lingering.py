@@ -10,11 +10,14 @@ Invariants
     * a session is offered to requests of its own owner only (equal prompts of two owners tell
       neither of them anything), and to one of them;
     * what is shared is found by comparing ids, never digests of them;
-    * no more than `sessions_max`, none for longer than `seconds`.
+    * no more than `sessions_max` of an owner and `total_max` in all, none for longer than
+      `seconds`; beyond that the oldest goes of whoever has the most, so that many chats of one
+      owner cost another none of his few.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -28,10 +31,12 @@ Standing = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class PrefixLimits:
-    """How long an ended session may linger (`seconds`), how many may, and what is worth it."""
+    """How long an ended session may linger, how many may, and what is worth it."""
 
     seconds: float = 300.0
     sessions_max: int = 8
+    """Of one owner."""
+    total_max: int = 32
     tokens_min: int = 32
 
 
@@ -125,8 +130,14 @@ class LingeringSessions:
 
     def _offer(self, each: Lingering) -> None:
         self._sessions[each.session] = each
-        while len(self._sessions) > self._limits.sessions_max:
-            self._drop(next(iter(self._sessions.values())))
+        counts = Counter(held.owner for held in self._sessions.values())
+        if counts[each.owner] > self._limits.sessions_max:
+            self._drop_oldest_of(each.owner)
+        elif len(self._sessions) > self._limits.total_max:
+            self._drop_oldest_of(max(counts, key=lambda owner: counts[owner]))
+
+    def _drop_oldest_of(self, owner: str) -> None:
+        self._drop(next(held for held in self._sessions.values() if held.owner == owner))
 
     def _open_to(self, each: Lingering, owner: str | None) -> bool:
         return each.owner == owner
