@@ -22,7 +22,8 @@ from meshnet.core.vocabulary import (
     WeightFormat,
 )
 from meshnet.engine.loading import load_shard
-from meshnet.engine.shard import SessionState, TorchModelShard
+from meshnet.engine.session_state import SessionState
+from meshnet.engine.shard import TorchModelShard
 
 WHOLE = LayerRange(0, LAYERS)
 CONTEXT = 512

@@ -87,15 +87,20 @@ def unpacked(activation: Activation, dtype: torch.dtype, device: torch.device) -
 
 
 def _bytes_of(tensor: Tensor) -> Buffer:
-    flat = tensor.detach().contiguous().cpu().reshape(-1)
-    return flat.view(torch.uint8).numpy().data
+    flat = tensor.detach().contiguous().cpu()
+    if flat.dtype == torch.float32 and flat.numel():
+        return flat.numpy().data.cast("B")
+    return flat.reshape(-1).view(torch.uint8).numpy().data  # numpy knows no bf16
 
 
 def _tensor_over(data: Buffer, offset: int, spec: TensorSpec) -> Tensor:
     # Torch wants writable memory; layers never write to what enters them, but it cannot know.
     writable = isinstance(data, bytearray) or (isinstance(data, memoryview) and not data.readonly)
     part = memoryview(data)[offset : offset + spec.nbytes]
-    raw = torch.frombuffer(part if writable else bytearray(part), dtype=torch.uint8)
+    if not writable:
+        copied = torch.frombuffer(bytearray(part), dtype=TORCH_DTYPES[spec.dtype])
+        return copied.view(spec.shape)
+    raw = torch.frombuffer(part, dtype=torch.uint8)
     if raw.data_ptr() % spec.dtype.itemsize:
         raw = raw.clone()
     assert raw.numel() == math.prod(spec.shape) * spec.dtype.itemsize
@@ -103,6 +108,8 @@ def _tensor_over(data: Buffer, offset: int, spec: TensorSpec) -> Tensor:
 
 
 def _converted(tensor: Tensor, dtype: torch.dtype, device: torch.device, name: str) -> Tensor:
+    if tensor.dtype == dtype and device.type == "cpu":
+        return tensor
     converted = tensor.to(device=device, dtype=dtype)
     if tensor.dtype != dtype and not bool(torch.isfinite(converted).all()):
         raise NumericalError(

@@ -282,6 +282,14 @@ def allocated_bytes(cache: Any) -> int:
     return _distinct_bytes(tensor for _, tensor in tensors(cache))
 
 
+def grows_by_cells(cache: Any) -> bool:
+    """Whether all that the cache holds grows by whole cells of positions."""
+    return all(
+        isinstance(layer, DummyLayer) or (isinstance(layer, BufferedLayer) and not has_state(layer))
+        for layer in cache.layers
+    ) and not hasattr(cache, "linear_cache")
+
+
 def _distinct_bytes(held: Iterable[Tensor]) -> int:
     storages = {}
     for tensor in held:

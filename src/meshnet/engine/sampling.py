@@ -145,11 +145,16 @@ class Sampler:
             NumericalError: NaN or +infinity among the logits, or no token is left to draw.
             BadField: `sampling` names an id outside the vocabulary.
         """
-        raw_V = _checked(logits_V)
-        scores_V = _adjusted(raw_V, history, sampling, position)
-        if _is_greedy(sampling):
-            token = int(scores_V.argmax())
+        raw_V = logits_V.detach().reshape(-1).to("cpu", torch.float32)
+        plain = not _is_biased(sampling, position) and not _is_penalised(sampling)
+        greedy = _is_greedy(sampling)
+        if not (plain and greedy):  # else the best one is looked at below
+            _check_best(float(raw_V.max()), len(raw_V))
+        scores_V = raw_V if plain else _changed(raw_V, history, sampling, position)
+        if greedy:
+            token = _best(scores_V, raw_V)
         else:
+            _check_left(float(scores_V.max()))
             ids_N, weights_N = _candidates(scores_V, sampling)
             token = int(ids_N[_inverse_cdf(weights_N, uniform(sampling.seed, position))])
         return _described(raw_V, token, sampling.logprobs)
@@ -161,7 +166,8 @@ class Sampler:
         """The ids that `draw` chooses from, ascending, and their probabilities."""
         scores_V = _adjusted(_checked(logits_V), history, sampling, position)
         if _is_greedy(sampling):
-            return scores_V.argmax().reshape(1), torch.ones(1, dtype=torch.float64)
+            best = torch.tensor([_best(scores_V, scores_V)])
+            return best, torch.ones(1, dtype=torch.float64)
         ids_N, weights_N = _candidates(scores_V, sampling)
         return ids_N, weights_N.double() / weights_N.sum(dtype=torch.float64)
 
@@ -189,31 +195,62 @@ def _is_greedy(sampling: SamplingParams) -> bool:
 
 def _checked(logits_V: Tensor) -> Tensor:
     raw_V = logits_V.detach().reshape(-1).to("cpu", torch.float32)
-    best = float(raw_V.max())
-    if math.isnan(best) or best == math.inf:
-        raise NumericalError(f"logits: expected finite numbers, got {best} among {len(raw_V)}")
+    _check_best(float(raw_V.max()), len(raw_V))
     return raw_V
+
+
+def _check_best(best: float, count: int) -> None:
+    if math.isnan(best) or best == math.inf:
+        raise NumericalError(f"logits: expected finite numbers, got {best} among {count}")
+
+
+def _check_left(best: float) -> None:
+    if best == -math.inf:
+        raise NumericalError("no token is left to draw: logit_bias and bans exclude all of them")
+    if not math.isfinite(best):
+        raise NumericalError(f"adjusted logits: expected finite numbers, got {best}")
+
+
+def _best(scores_V: Tensor, raw_V: Tensor) -> int:
+    """Return the lowest id of the best score.
+
+    A NaN counts as the best. numpy looks for a tenth of the time that torch takes.
+    """
+    scores = scores_V.numpy()
+    token = int(scores.argmax())
+    best = float(scores[token])
+    if scores_V is raw_V:
+        _check_best(best, len(raw_V))
+    _check_left(best)
+    return token
 
 
 def _adjusted(
     raw_V: Tensor, history: Sequence[int], sampling: SamplingParams, position: int
 ) -> Tensor:
     """Scores after penalties, bias and bans; `raw_V` itself when there are none."""
-    biased = bool(sampling.logit_bias or (sampling.banned and position < sampling.banned_until))
-    penalised = _is_penalised(sampling)
-    scores_V = raw_V.clone() if biased or penalised else raw_V
-    if penalised:
+    scores_V = raw_V
+    if _is_biased(sampling, position) or _is_penalised(sampling):
+        scores_V = _changed(raw_V, history, sampling, position)
+    _check_left(float(scores_V.max()))
+    return scores_V
+
+
+def _changed(
+    raw_V: Tensor, history: Sequence[int], sampling: SamplingParams, position: int
+) -> Tensor:
+    scores_V = raw_V.clone()
+    if _is_penalised(sampling):
         book = history if isinstance(history, History) else History(history)
         _penalise(scores_V, book, sampling)
-    if biased:
+    if _is_biased(sampling, position):
         check_ids(sampling, len(raw_V))
         _bias(scores_V, sampling, position)
-    best = float(scores_V.max())
-    if best == -math.inf:
-        raise NumericalError("no token is left to draw: logit_bias and bans exclude all of them")
-    if not math.isfinite(best):
-        raise NumericalError(f"adjusted logits: expected finite numbers, got {best}")
     return scores_V
+
+
+def _is_biased(sampling: SamplingParams, position: int) -> bool:
+    return bool(sampling.logit_bias or (sampling.banned and position < sampling.banned_until))
 
 
 def _is_penalised(sampling: SamplingParams) -> bool:

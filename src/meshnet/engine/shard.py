@@ -14,6 +14,7 @@ Invariants
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, pairwise
@@ -23,7 +24,6 @@ import torch
 from torch import Tensor
 
 from meshnet.core.protocol.drafts import verified
-from meshnet.core.protocol.marks import Marks
 from meshnet.core.vocabulary import (
     Activation,
     BadField,
@@ -41,36 +41,16 @@ from meshnet.core.vocabulary import (
     WrongShard,
 )
 from meshnet.engine.activations import ActivationForm, packed, unpacked
-from meshnet.engine.cache import allocated_bytes, unfilled_layers
+from meshnet.engine.cache import unfilled_layers
 from meshnet.engine.rotary import RotaryLimit
 from meshnet.engine.runner import Passing, Runner, Segment, joined, positions_of
 from meshnet.engine.sampling import History, Sampler, check_ids
+from meshnet.engine.session_state import SessionState
 
 Result = Activation | Drawn | None
 """What leaves a shard: at the model's last layer what was drawn, or None if nothing was wanted."""
 Report = Callable[[str], None]
 """Takes one sentence about something a shard cannot do."""
-
-
-class SessionState:
-    """One session on one shard: the cache of its layers and, at the tail, the ids so far."""
-
-    __slots__ = ("cache", "history", "layers", "length", "marks", "torn")
-
-    def __init__(self, cache: Any, layers: LayerRange) -> None:
-        self.cache = cache
-        self.layers = layers
-        self.length = 0
-        self.history: History | None = History()
-        """None once a peer left out ids: sampling is greedy from then on."""
-        self.marks = Marks()
-        self.torn = False
-
-    def mark(self, marks: Marks) -> None:
-        """Copy what cannot be shortened, where a later turn may go back to."""
-        if marks is not self.marks:
-            self.marks = marks
-            self.cache.keep_copies(marks.lengths)
 
 
 Work = tuple[ShardStep, SessionState | None]
@@ -123,7 +103,7 @@ class TorchModelShard:
         return SessionState(self._runner.new_cache(layers), layers)
 
     def state_bytes(self, state: SessionState) -> int:
-        return allocated_bytes(state.cache)
+        return state.nbytes
 
     def truncate(self, state: SessionState, length: int) -> None:
         """Forget the positions from `length` on. Raises KVCacheMiss if this cache cannot."""
@@ -132,10 +112,7 @@ class TorchModelShard:
                 MissReason.PAST_LENGTH,
                 f"a session of {state.length} positions cannot be shortened to {length}",
             )
-        state.cache.truncate(length)
-        state.length, state.marks = length, state.marks.cut(length)
-        if state.history is not None:
-            state.history.truncate(length)
+        state.truncate(length)
 
     def text_of(self, token_id: int) -> str:
         return self._token_text(token_id)
@@ -264,7 +241,7 @@ class TorchModelShard:
         try:
             for step, state in work:
                 if state is not None and self._description.capabilities.marks:
-                    state.mark(state.marks.before(step.past_length, step.length - step.drafts))
+                    state.begin(step)
             return self._forward(work, entering)
         # The model's code is not ours and may raise anything, and its layers have grown by then.
         except Exception as error:
@@ -282,6 +259,8 @@ class TorchModelShard:
         if first.past_length and first.length > 1 and not self._continues:
             cache = None if state is None else state.cache
             return [self._one_by_one(entering, first, cache, draws=self._draws(first))]
+        if len(work) == 1:
+            return [self._at_once(entering, first, state)]
         segments = [
             Segment(step.past_length, step.length, None if state is None else state.cache)
             for step, state in work
@@ -293,12 +272,19 @@ class TorchModelShard:
         ]
         if not any(rows):
             passing = self._runner.passing(entering, layers, segments)
-            if len(work) == 1:
-                return [passing]
             return [_only(passing, start, stop) for start, stop in pairwise([0, *stops])]
         logits_RV = self._runner.logits(entering, layers, segments, list(chain(*rows)))
         ends = list(accumulate(map(len, rows), initial=0))
         return [logits_RV[start:end] if end > start else None for start, end in pairwise(ends)]
+
+    def _at_once(
+        self, entering: Tensor | Passing, step: ShardStep, state: SessionState | None
+    ) -> Tensor | Passing:
+        segments = (Segment(step.past_length, step.length, None if state is None else state.cache),)
+        if not self._draws(step):
+            return self._runner.passing(entering, step.layers, segments)
+        rows = list(range(step.length - 1 - step.drafts, step.length))
+        return self._runner.logits(entering, step.layers, segments, rows)
 
     def _draws(self, step: ShardStep) -> bool:
         return step.want_token and step.layers.stop == self._runner.total
@@ -334,8 +320,7 @@ class TorchModelShard:
                 self._stop_caching(f"layers {empty} hold nothing after a prefill: no KV cache")
         state.length = step.past_length + step.length
         if self._description.capabilities.marks:
-            known = step.length - step.drafts
-            state.mark(state.marks.after(state.length, known, want_token=step.want_token))
+            state.end(step)
         if len(step.tokens) == step.length and state.history is not None:
             state.history.extend(step.tokens[: step.length - step.drafts])
         else:
@@ -348,6 +333,9 @@ class TorchModelShard:
 
     def _verified(self, logits_RV: Tensor, step: ShardStep, state: SessionState | None) -> Drawn:
         """Draw, and judge the step's guesses; the history gets all of them in the end."""
+        if not step.drafts:
+            position = step.past_length + step.length
+            return Drawn((self._drawn(logits_RV[0], position, step, state),))
         history = None if state is None else state.history
         sure = step.length - step.drafts
         guesses = step.tokens[sure:]
@@ -368,7 +356,8 @@ class TorchModelShard:
         history = History(step.tokens) if state is None else state.history
         sampling = step.sampling if history else SamplingParams(logprobs=step.sampling.logprobs)
         try:
-            if not bool(torch.isfinite(logits_V).all()):
+            # One number tells that all are finite; where it does not, they are looked at.
+            if not math.isfinite(float(logits_V.sum())) and not _are_finite(logits_V):
                 raise NumericalError("the logits hold NaN or infinity")
             return self._sampler.draw(logits_V, history or History(), sampling, position)
         except NumericalError:
@@ -388,6 +377,10 @@ def _only(passing: Passing, start: int, stop: int) -> Passing:
     part = positions_of(passing, start, stop)
     assert isinstance(part, Passing)
     return part
+
+
+def _are_finite(values: Tensor) -> bool:
+    return bool(torch.isfinite(values).all())
 
 
 def _is_out_of_memory(error: Exception) -> bool:

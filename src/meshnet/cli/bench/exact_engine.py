@@ -22,7 +22,8 @@ from meshnet.cli.settings import Settings
 from meshnet.core.vocabulary import Activation, Drawn, MeshnetError, SamplingParams, ShardStep
 from meshnet.engine.loading import load_shard
 from meshnet.engine.sampling import Sampler
-from meshnet.engine.shard import SessionState, TorchModelShard
+from meshnet.engine.session_state import SessionState
+from meshnet.engine.shard import TorchModelShard
 
 PROMPT_TOKENS = 300
 POSITIONS = 100_000
