@@ -26,9 +26,8 @@ from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import ForwardRequest, Mode
 from meshnet.core.protocol.meta import DIMENSION_MAX, Meta, print_meta, read_meta
 from meshnet.core.protocol.opening import Opening
-from meshnet.core.protocol.requests import check_adoption
+from meshnet.core.protocol.step_rules import check_adoption, check_drafts, check_truncation
 from meshnet.core.vocabulary import (
-    DRAFTS_MAX,
     HIDDEN,
     TOKEN_ID_MAX,
     Activation,
@@ -349,20 +348,14 @@ def _absent(field: str, value: int) -> BadField:
 
 def _check(request: ForwardRequest) -> None:
     """Check what one part of a step allows another to say. Raises BadField."""
-    _check_drafts(request)
+    if request.truncate:
+        check_truncation(request.mode, request.prefix)
+    if request.drafts:
+        count, drawn = len(request.tokens), request.want_token
+        check_drafts("frame.drafts", request.drafts, request.mode, tokens=count, want_token=drawn)
     if request.route:
         check_route(request.route)
     if request.adopt is not None:
         check_adoption(
             request.mode, request.session, request.adopt, request.past_length, prefix=request.prefix
         )
-
-
-def _check_drafts(request: ForwardRequest) -> None:
-    if request.truncate and (request.mode is not Mode.DECODE or request.prefix is None):
-        raise BadField(h.TRUNCATE, f"a decode with {h.PREFIX} beside it", request.mode.value)
-    most = min(DRAFTS_MAX, len(request.tokens) - 1)
-    asked = request.mode is Mode.DECODE and request.want_token
-    if request.drafts and (not asked or request.drafts > most):
-        expected = f"at most {DRAFTS_MAX}, fewer than the tokens of a decode that wants a token"
-        raise BadField("frame.drafts", expected, request.drafts)

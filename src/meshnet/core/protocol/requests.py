@@ -19,6 +19,7 @@ from meshnet.core.protocol import headers as h
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import ForwardRequest, Mode
 from meshnet.core.protocol.meta import Meta, print_meta, read_meta
+from meshnet.core.protocol.step_rules import check_adoption, check_drafts, check_truncation
 from meshnet.core.vocabulary import (
     HIDDEN,
     Activation,
@@ -140,7 +141,8 @@ class RequestHead:
             raise BadField(h.PAST_LEN, expected, self.past_length + length)
         _refuse_what_frames_say(meta)
         if meta.drafts:
-            _check_drafts(meta, self.mode)
+            count, drawn = len(meta.tokens), meta.want_token
+            check_drafts("meta.drafts", meta.drafts, self.mode, tokens=count, want_token=drawn)
         return ForwardRequest(
             mode=self.mode,
             session=self.session,
@@ -222,10 +224,9 @@ def _past_length(found: dict[str, str], mode: Mode, limits: Limits) -> int:
 
 
 def _truncate(found: dict[str, str], mode: Mode) -> bool:
-    """A shorter session of the same ids: without their digest nobody could tell."""
     truncate = h.read_truncate(found)
-    if truncate and (mode is not Mode.DECODE or h.PREFIX not in found):
-        raise BadField(h.TRUNCATE, f"a decode with {h.PREFIX} beside it", mode.value)
+    if truncate:
+        check_truncation(mode, found.get(h.PREFIX))
     return truncate
 
 
@@ -236,22 +237,6 @@ def _adopt(
     if adopt is not None:
         check_adoption(mode, session, adopt, past_length, prefix=found.get(h.PREFIX))
     return adopt
-
-
-def check_adoption(
-    mode: Mode, session: SessionId | None, adopt: SessionId, past_length: int, *, prefix: str | None
-) -> None:
-    """Raise BadField for positions of another session without their digest: whose are they?"""
-    if mode is not Mode.DECODE or prefix is None or not past_length or adopt == session:
-        expected = f"another session, in a decode of a past length with {h.PREFIX} beside it"
-        raise BadField(h.ADOPT, expected, adopt)
-
-
-def _check_drafts(meta: Meta, mode: Mode) -> None:
-    """Guesses follow at least one id that is none, in a step whose last row is drawn from."""
-    if mode is not Mode.DECODE or not meta.want_token or meta.drafts >= len(meta.tokens):
-        expected = "fewer than the tokens of a decode that wants a token"
-        raise BadField("meta.drafts", expected, meta.drafts)
 
 
 @dataclass(frozen=True, slots=True)
