@@ -11,16 +11,19 @@ SEEDS = range(40)
 
 @pytest.mark.parametrize("mutant", DRAFT_MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_shows_a_user_wrong_text_within_a_bounded_number_of_seeds(mutant):
-    plans = ((seed, guessing_plan(seed, mutant.faults, mutant.drafts)) for seed in SEEDS)
+    plans = (
+        (seed, guessing_plan(seed, mutant.faults, mutant.drafts, mutant.windows)) for seed in SEEDS
+    )
 
-    assert any(simulate_plan(seed, plan, mutant.faults, mutant.parts).wrong for seed, plan in plans)
+    histories = (simulate_plan(seed, plan, mutant.faults, mutant.parts) for seed, plan in plans)
+    assert any(each.wrong for each in histories)
 
 
 @pytest.mark.parametrize("faults", [LATE, CALM], ids=["late", "calm"])
-@pytest.mark.parametrize("drafts", [2, 8])
-def test_the_real_code_keeps_every_promise_in_the_mutants_clusters(faults, drafts):
+@pytest.mark.parametrize(("drafts", "windows"), [(2, 1), (8, 1), (2, 4)])
+def test_the_real_code_keeps_every_promise_in_the_mutants_clusters(faults, drafts, windows):
     """Else a mutant could be caught for what its cluster alone does."""
-    plans = ((seed, guessing_plan(seed, faults, drafts)) for seed in range(5))
+    plans = ((seed, guessing_plan(seed, faults, drafts, windows)) for seed in range(5))
 
     assert [
         line for seed, plan in plans for line in simulate_plan(seed, plan, faults).complaints

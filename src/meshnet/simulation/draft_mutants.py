@@ -6,8 +6,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from meshnet.core.generation.machine import Generation
+from meshnet.core.generation.states import Asking
 from meshnet.core.generation.stopping import StopRules
-from meshnet.core.generation.transcript import GenerationAction
+from meshnet.core.generation.transcript import (
+    GenerationAction,
+    GenerationEvent,
+    Replied,
+    StepRef,
+)
+from meshnet.core.protocol.messages import Refusal
 from meshnet.core.vocabulary import (
     POSITIONS_MAX,
     Drawn,
@@ -82,14 +89,31 @@ class IgnoresStopsInsideDrafts(Generation):
         return [*actions, *super()._emit(tokens[len(run) :], now)]
 
 
+class TakesAnswersOfVoidWindows(Generation):
+    """Takes an answer for that to the open question if both leave a session of one length."""
+
+    def asks(self, ref: StepRef) -> bool:
+        mine = ref.attempt == self._questions.attempt and isinstance(self._state, Asking)
+        return mine or super().asks(ref)
+
+    def handle(self, event: GenerationEvent, now: float) -> list[GenerationAction]:
+        if isinstance(event, Replied) and isinstance(self._state, Asking):
+            asked = next(self._state.pipeline.open, None)
+            long = None if isinstance(event.reply, Refusal) else event.reply.cached
+            if asked is not None and long == asked.step.length_after:
+                event = replace(event, ref=asked.forward.ref)
+        return super().handle(event, now)
+
+
 @dataclass(frozen=True, slots=True)
 class DraftMutant:
-    """A wrong part, and the faults and the number of guesses that bring it to light."""
+    """A wrong part, and the faults, guesses and windows that bring it to light."""
 
     name: str
     parts: Parts
     drafts: int
     faults: Faults = CALM
+    windows: int = 1
 
 
 LATE = Faults(duplicated=0.5, slow=0.25, slow_max_s=0.3)
@@ -115,15 +139,27 @@ DRAFT_MUTANTS = (
     DraftMutant(
         "stop id inside a draft ignored", Parts(generation=IgnoresStopsInsideDrafts), drafts=8
     ),
+    DraftMutant(
+        "a late answer to a void window of equal length",
+        Parts(generation=TakesAnswersOfVoidWindows),
+        drafts=2,
+        windows=4,
+    ),
 )
 
 
-def guessing_plan(seed: int, faults: Faults, drafts: int) -> ClusterPlan:
-    """Draw a cluster of three nodes whose chats are long, guess much and are often wrong."""
+def guessing_plan(seed: int, faults: Faults, drafts: int, windows: int = 1) -> ClusterPlan:
+    """Draw a cluster of three nodes whose chats are long, guess much and are often wrong.
+
+    With several windows their heads have streams, and the nodes hand steps on.
+    """
     drawn = plan(seed, faults)
     nodes = tuple(NodePlan(NodeId(f"n{index}"), layers) for index, layers in enumerate(CUTS))
     chats = tuple(_talkative(chat) for chat in drawn.chats)
-    return ClusterPlan(nodes, drawn.heads, chats, drafts=drafts)
+    streaming = frozenset(range(drawn.heads)) if windows > 1 else frozenset()
+    return ClusterPlan(
+        nodes, drawn.heads, chats, drafts=drafts, windows=windows, streaming_heads=streaming
+    )
 
 
 def _talkative(chat: ChatPlan) -> ChatPlan:

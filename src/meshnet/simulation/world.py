@@ -62,6 +62,7 @@ HEAD_LIMITS = HeadLimits(
         prefill_chunk=4,
         chunk_grain=4,
         step_price=1,
+        opening=1,
         step=StepTimeout(base_s=1.0, per_token_s=0.01),
         refills_without_progress=10_000,
         refills_base=10_000,
@@ -248,9 +249,7 @@ class World:
         chains = index in self.cluster.streaming_heads and self.cluster.chains
         drafts = 0 if legacy else self.cluster.drafts
         windows = self.cluster.windows
-        generation = replace(
-            HEAD_LIMITS.generation, drafts=drafts, chains=chains, windows=windows
-        )
+        generation = replace(HEAD_LIMITS.generation, drafts=drafts, chains=chains, windows=windows)
         tokens = self.cluster.reserved_tokens_max
         prefixes = replace(HEAD_LIMITS.prefixes, sessions_max=0) if legacy else HEAD_LIMITS.prefixes
         return replace(

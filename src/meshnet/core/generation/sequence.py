@@ -91,6 +91,7 @@ class TokenSequence:
         self._marks = Marks()
         self._use = use
         self._adopt: SessionId | None = None
+        self._moving = False
         if adoption is not None and use is CacheUse.CACHED:
             assert 0 < adoption.length < len(prompt), "the last position has to be run"
             self._digest = self._digest.extend(prompt[: adoption.length])
@@ -125,6 +126,7 @@ class TokenSequence:
 
     def forget_cached(self) -> None:
         self._digest, self._held, self._adopt = PrefixDigest(), 0, None
+        self._moving = False
         self._marks = Marks()
 
     def append(self, token_id: int) -> None:
@@ -136,13 +138,13 @@ class TokenSequence:
             assert step.past_length == self._digest.length
             sure = len(step.tokens) - step.drafts
             self._digest = self._digest.extend(step.tokens[: sure + accepted])
-            self._held, self._adopt = step.length_after, None
-            marks = self._marks.before(step.past_length, sure)
+            self._held, self._adopt, self._moving = step.length_after, None, False
+            marks = self._marks.before(step.past_length, sure, want_token=step.want_token)
             self._marks = marks.after(step.length_after, sure, want_token=step.want_token)
 
     def reach(self, length: int) -> None:
         """The hops hold up to `length` positions, or will: steps are on their way to them."""
-        self._held = max(self._held, length)
+        self._held, self._moving = max(self._held, length), True
 
     def window(self, before: Iterable[Step], tokens: tuple[int, ...]) -> Step:
         """Return a step of guesses behind steps on their way, as if all of those were right."""
@@ -164,9 +166,17 @@ class TokenSequence:
         return self._marks
 
     def cached(self) -> tuple[tuple[int, ...], int] | None:
-        """Return the ids that every hop has confirmed, and how many positions the hops hold."""
+        """Return the ids that every hop has confirmed, and how many positions the hops hold.
+
+        None if nobody can go on from there, also because steps are still on their way.
+        """
         length = min(self._digest.length, len(self._ids))  # guesses may be right beyond the end
-        if self._use is not CacheUse.CACHED or not length or self._adopt is not None:
+        if (
+            self._use is not CacheUse.CACHED
+            or not length
+            or self._adopt is not None
+            or self._moving
+        ):
             return None
         return tuple(self._ids[:length]), self._held
 
