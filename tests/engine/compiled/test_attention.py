@@ -48,13 +48,16 @@ class Session:
     ) -> Tensor:
         """What the rows attend to; `parts` are the parts that are run, and then how many."""
         out = torch.full_like(queries, torch.nan)
-        scratch = torch.full((scratch_bytes(past + len(queries), self.size) // 4,), torch.nan)
+        room = scratch_bytes(past + len(queries), self.size) // 4
+        scratch = torch.full((room + 64,), torch.nan)
+        scratch[room:] = 7
         for part in parts[:-1]:
             attend(
                 queries.data_ptr(), out.data_ptr(), held.table, 0, past, len(queries),
                 queries.shape[1], self.kv_heads, self.size, np.float32(self.size**-0.5),
                 self.window or 0, scratch.data_ptr(), part, parts[-1],
             )  # fmt: skip
+        assert torch.equal(scratch[room:], torch.full((64,), 7.0))
         return out
 
     def whole(self) -> Tensor:

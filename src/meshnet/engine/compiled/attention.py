@@ -64,7 +64,7 @@ _plain = numba.njit(error_model="numpy")
 
 def scratch_bytes(stop: int, size: int) -> int:
     """Room that a part needs for rows before position `stop`."""
-    span = -(-stop // GROUP) * GROUP + GROUP + LANES
+    span = -(-stop // GROUP) * GROUP + LANES
     return 4 * BAND * (span + 2 * size)
 
 
@@ -88,6 +88,8 @@ class Band(NamedTuple):
     start: int
     stride: int
     weights: int
+    following: int
+    """Where the keys are that are read next, in bytes in a cell."""
 
 
 @_plain
@@ -119,8 +121,10 @@ def attend(
         keys, values = head * KEY_GRID * size * 4, (kv_heads + head) * KEY_GRID * size * 4
         start = _first_seen(past + first // group, window) // GROUP * GROUP
         span = ((past + (first + count - 1) // group) // GROUP + 1) * GROUP - start + LANES
+        following = head + parts if bands == 1 and head + parts < kv_heads else head
         band = Band(
-            held, keys, values, past, first, count, group, window, size, start, span, scratch
+            held, keys, values, past, first, count, group, window, size, start, span, scratch,
+            following * KEY_GRID * size * 4,
         )  # fmt: skip
         offset = head * group * size * 4
         _attend(band, queries + offset, out + offset, query_heads * size, scaling)
@@ -225,7 +229,10 @@ def _sum(band, phase, sums):
     stop = (_first_seen(last, band.window) if phase == 0 else last) + 1
     for key in range(start, stop, GROUP):
         values = _in_cell(band, band.values, key)
-        later = _in_cell(band, band.values, key + GROUP if key + GROUP < stop else key)
+        if key + GROUP < stop:
+            later = _in_cell(band, band.values, key + GROUP)
+        else:
+            later = _in_cell(band, band.following, band.start)
         for row in range(0, band.rows, WIDEST if phase == 1 else 1):
             begin, end = _span(band, phase, row)
             begin, end = max(begin, key), min(end, key + GROUP)
