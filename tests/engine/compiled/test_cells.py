@@ -78,7 +78,6 @@ def test_only_layers_of_the_session_hold_anything():
     held = [isinstance(layer, BufferedLayer) for layer in cells.layers]
 
     assert held == [False] * 3 + [True] * 3 + [False] * 2
-    assert at(cells.table_from(1), 4 - 1) == at(cells.table, 1)
 
 
 def test_growing_leaves_what_is_there_where_it_is():

@@ -197,13 +197,6 @@ class SessionCells:
         """Address of the addresses of what the layers hold, the first at 0."""
         return self._cells.address
 
-    def table_from(self, layer: int) -> int:
-        """Address at which that of layer `layer` of the model would stand in the table.
-
-        It may lie outside: the session's own layers are what may be read from there.
-        """
-        return self._cells.address + 8 * (layer - self.local.start)
-
     def extend(self, positions: int) -> None:
         """Count more positions of every layer, for the caller to write."""
         stop = self.length + positions
