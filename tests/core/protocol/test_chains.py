@@ -114,6 +114,7 @@ def test_a_step_whose_time_is_over_is_not_handed_on():
     ids=["a circle", "a gap", "too long"],
 )
 def test_a_way_that_cannot_be_right_is_a_bad_field(wrong: ForwardRequest):
+    """Pit C9. Each hop takes itself off a way of at most 64, so no step goes on for ever."""
     frame = encode_step(CHAINED + 1, wrong)
 
     with pytest.raises(BadField, match="route"):
