@@ -29,7 +29,7 @@ from meshnet.engine.linear_choice import LinearChoice
 from meshnet.engine.quantising import Quantiser
 from meshnet.engine.trimming import Part, TrimmedLayers
 
-GROUP_BYTES = 64 << 20
+GROUP_BYTES = 16 << 20
 """Layers smaller than this together are read at once: building a model for each takes time."""
 FP32_BYTES = 4
 

@@ -32,6 +32,7 @@ from torch.nn import functional
 from meshnet.core.vocabulary import LayerRange
 from meshnet.engine.attention import Shape
 from meshnet.engine.cache import Rows
+from meshnet.engine.heap import give_back
 from meshnet.engine.interface import GridAttention
 from meshnet.engine.kv import KVBuffer
 from meshnet.engine.linear import merged
@@ -200,6 +201,7 @@ class LeanRunner:
         """Join weights, layer by layer; no other forward of the model works from then on."""
         for layer in self.layers.values():
             layer.join()
+            give_back()  # before the next layer has its weights twice
 
     def new_cache(self, layers: LayerRange) -> Any:
         return self._new_cache(layers)

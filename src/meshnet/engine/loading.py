@@ -103,6 +103,7 @@ def _tested(
     attention = choose_attention(
         generic, positions_max, closeness=closeness, fast_prefill=fast_prefill
     )
+    give_back()  # what the trials of attention took
     lean = None
     if attention.ours is not None and limit is None:
         lean = lean_runner(model, generic, attention.ours, context, compiled=closeness)

@@ -165,7 +165,9 @@ def _cached_findings(trial: _Trial, whole_TD: Tensor) -> Findings:
     note = f"layers {trial.runner.held} lose their state when several positions follow a cache"
     if not multi_token:
         return Findings(True, False, promised, notes=(note,))
-    return _cut_findings(trial, caches[2], promised, lost)
+    like = caches[2]
+    del caches, prefilled, cache  # the next trial makes its own
+    return _cut_findings(trial, like, promised, lost)
 
 
 def _cut_findings(trial: _Trial, like: Any, promised: KVBytes, lost: float) -> Findings:
