@@ -43,7 +43,7 @@ def test_every_slot_is_of_the_kind_that_the_models_own_cache_has(tmp_path: Path)
     """Linear attention in transformers' own layers; keys and values in ours, same windows."""
     for name in ("llama", "gemma3", "qwen3_next"):
         chain = Chain(load_chain(save_family(tmp_path / name, name), (2, 3), LAYERS))
-        config = chain.shards[0]._runner._model.config
+        config = chain.shards[0]._runner.model.config
         own = DynamicCache(config=config).layers
 
         kept = [

@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 
-from meshnet.engine import fused
 from meshnet.engine.compiled import lanes
 from meshnet.engine.compiled.cache import compiled
 
@@ -92,12 +91,3 @@ def test_lanes_outside_of_bounds_are_the_other_ones(start: int, stop: int):
 
     inside = torch.tensor([start <= lane < stop for lane in range(16)])
     assert torch.equal(out, torch.where(inside, values[:16], values[16:]))
-
-
-def test_single_values_have_the_bits_of_the_loops_between_products():
-    assert lanes.SMALLEST_BITS == fused._SMALLEST_BITS
-    values, out = drawn(1000, 20), torch.empty(1000)
-
-    exps_one_by_one(values.data_ptr(), out.data_ptr(), 1000)
-
-    assert out.tolist() == [float(fused.exp(fused.np.float32(value))) for value in values.tolist()]

@@ -4,7 +4,7 @@
                    (norm), turn to queries and to the keys of the session's cells; v as it is
 
 Invariants
-    * a row's values depend on that row alone, and round as those of fused.py do.
+    * a row's values depend on that row alone.
 
 Legend of `cells` and `index`: see cells.py.
 """
