@@ -86,6 +86,15 @@ def test_what_a_result_does_not_have_is_open_not_met():
     assert judged(Line("x", "r", delayed("against", "chain", 50.0), most=1.0), {"rows": []}) is None
 
 
+def test_a_line_owns_up_to_disturbed_samples():
+    line = Line("cost", "r", field("x"), most=3.0)
+
+    (verdict,) = verdicts({"r": {"x": spread(2.0), "disturbed": {"a": 1, "b": 2}}}, [line])
+
+    assert "3 samples disturbed" in page_of([verdict])
+    assert verdict.met is True
+
+
 def test_the_worst_node_decides_about_memory():
     line = Line("memory", "m", worst("over"), most=1.1)
 

@@ -7,7 +7,7 @@ Targets stand here once; a target that is missed is told with its figure.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from meshnet.cli.bench.acceptance_runs import FAST, LONE, MESH, RPC
@@ -149,6 +149,8 @@ def _verdict(line: Line, result: Mapping[str, Any] | None) -> Verdict:
     if "error" in result:
         return Verdict(line, Figure(None, f"failed: {result['error']}"), False)
     figure = line.read(result)
+    if disturbed := sum((result.get("disturbed") or {}).values()):
+        figure = replace(figure, text=f"{figure.text}; {disturbed} samples disturbed")
     if figure.value is None or line.least is line.most is None:
         return Verdict(line, figure, None)
     enough = line.least is None or figure.value >= line.least
