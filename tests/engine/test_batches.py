@@ -181,7 +181,7 @@ def test_a_forward_that_fails_midway_tears_every_session_of_the_batch(long_llama
     # Only in floating point do layers call their modules.
     shard = load_shard(long_llama, MIDDLE, weights=WeightFormat.FP32)
     states = _sessions(shard, MIDDLE)
-    second = shard._runner._model.meshnet_layers.layer(MIDDLE.start + 1)
+    second = shard._runner.model.meshnet_layers.layer(MIDDLE.start + 1)
 
     def fail(*args: object) -> None:
         raise MemoryError

@@ -133,7 +133,7 @@ def test_a_mixer_is_called_once_for_all_decodes(
     shard = shard_of("qwen3_next", 0, 2)
     sessions = Sessions(shard._runner)
     shapes: list[tuple[int, ...]] = []
-    layer = shard._runner._model.meshnet_layers.layer(1)
+    layer = shard._runner.model.meshnet_layers.layer(1)
     mixer = next(m for m in layer.modules() if isinstance(m.forward, GatheringForward))
     mixer.forward = GatheringForward(_noting(mixer.forward._forward, shapes), 1)
 
@@ -158,7 +158,7 @@ def test_a_mixer_that_takes_more_than_rows_does_not_batch(
     """What else it reads would be another session's, or none's."""
     shard = shard_of("lfm2", 0, 2)
     sessions = Sessions(shard._runner)
-    layer = shard._runner._model.meshnet_layers.layer(0)
+    layer = shard._runner.model.meshnet_layers.layer(0)
     conv = layer.conv
 
     def with_mask(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

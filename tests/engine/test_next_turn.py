@@ -12,6 +12,7 @@ from tests.families import LAYERS, save_family
 from tests.head.cluster import collect
 from tests.torch_mesh import mesh_of
 
+from meshnet.core.generation.limits import GenerationLimits
 from meshnet.core.vocabulary import LayerRange, SamplingParams, WeightFormat
 from meshnet.engine.loading import load_shard
 from meshnet.engine.shard import TorchModelShard
@@ -138,6 +139,23 @@ async def test_a_state_goes_back_to_the_end_of_the_prompt(
     assert warm == cold
     assert finish.cached_tokens == len(FIRST)
     assert refilled == 0
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "bamba"])
+async def test_a_state_goes_back_to_before_the_words_that_opened_the_answer(
+    states: Callable[[str], list[TorchModelShard]], name: str
+):
+    """A template that opens the thinking itself drops that, too, with what was thought."""
+    history, opening = (*FIRST, *FIRST[::-1]), (7, 8, 9)
+    first = (*history, *opening)
+    async with mesh_of(states(name)) as (head, _):
+        answer, _ = await asked(head, first)
+        second = (*history, *answer[8:], *QUESTION, *opening)
+        warm, finish = await asked(head, second)
+        cold, _ = await asked(head, second, owner="you")
+
+    assert warm == cold
+    assert finish.cached_tokens == len(first) - GenerationLimits().opening
 
 
 @pytest.mark.parametrize("name", ["qwen3_next", "bamba"])

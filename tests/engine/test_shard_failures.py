@@ -36,7 +36,7 @@ def _break(shard: TorchModelShard, error: Exception) -> None:
     def fail(*args: object, **kwargs: object) -> None:
         raise error
 
-    second = shard._runner._model.meshnet_layers.layer(shard.description.layers.start + 1)
+    second = shard._runner.model.meshnet_layers.layer(shard.description.layers.start + 1)
     second.mlp.down_proj.register_forward_pre_hook(fail)
 
 
@@ -78,7 +78,7 @@ def test_a_session_that_failed_does_not_disturb_another(llama: Path):
     shard = _shard(llama)
     expected = values_of(shard.run(hidden_step(MIDDLE, hidden_of(3)), None))
     handle_error = RuntimeError("boom")
-    layer = shard._runner._model.meshnet_layers.layer(3)
+    layer = shard._runner.model.meshnet_layers.layer(3)
 
     def fail(*args: object, **kwargs: object) -> None:
         raise handle_error

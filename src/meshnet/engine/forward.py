@@ -34,7 +34,7 @@ class LayerRunner:
     """The forward of a trimmed model, for any range of the layers it holds."""
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
-        self._model = model
+        self.model = model
         self.config = model.config
         self._layers: TrimmedLayers = model.meshnet_layers
         self._decoder: Any = self._layers.decoder
@@ -63,7 +63,7 @@ class LayerRunner:
 
     def use_attention(self, name: str) -> None:
         """Make every layer attend by what transformers knows as `name`."""
-        for implement in implementations(self._model):
+        for implement in implementations(self.model):
             implement(name)
         self.attention = name
 
@@ -76,7 +76,7 @@ class LayerRunner:
         return told and not self._dynamic_rotaries and can_be_together(cache)
 
     def new_cache(self, layers: LayerRange) -> Any:
-        return new_cache(self._cache_class, self._model.config, layers)
+        return new_cache(self._cache_class, self.model.config, layers)
 
     def passing(
         self, entering: Tensor | Passing, layers: LayerRange, segments: Sequence[Segment]
@@ -115,7 +115,7 @@ class LayerRunner:
         kept = torch.tensor(rows, device=self.device)
         try:
             arguments = self._prepared(entering, layers, segments)
-            logits_BRV: Tensor = self._model(**arguments, logits_to_keep=kept).logits
+            logits_BRV: Tensor = self.model(**arguments, logits_to_keep=kept).logits
         finally:
             relay.clear()
         _extend(segments)

@@ -55,7 +55,7 @@ class CompiledRunner:
 
     def __init__(self, lean: LeanRunner, layers: Sequence[LeanLayer], team: Team) -> None:
         self._team = team
-        self._model, self._decoder = lean.model, lean.decoder
+        self.model, self._decoder = lean.model, lean.decoder
         self.held, self.total = lean.held, lean.total
         self.dtype, self.device = lean.dtype, lean.device
         self.hidden_size, self.vocab_size = lean.hidden_size, lean.vocab_size
@@ -94,7 +94,7 @@ class CompiledRunner:
         kept_R = None if every else torch.tensor(rows)
         if self._drawn is None:
             self._run(hidden_TD, layers, segments, kept_R, self._after(layers, hidden_TD))
-            logits_RV: Tensor = self._model.lm_head(hidden_TD[: len(rows)])
+            logits_RV: Tensor = self.model.lm_head(hidden_TD[: len(rows)])
             return logits_RV
         logits_RV = hidden_TD.new_empty((len(rows), self._drawn.outputs))
         ends = self._drawn._replace(logits=logits_RV.data_ptr())
@@ -158,7 +158,7 @@ class CompiledRunner:
 
     def _ends(self) -> tuple[Ends, Ends | None]:
         """What follows the model's last layer: the norm alone, and with a head if it is ours."""
-        norm, head = norm_of(self._decoder.norm), self._model.lm_head
+        norm, head = norm_of(self._decoder.norm), self.model.lm_head
         normed = _NOTHING._replace(norm=self._address(norm.weight), eps=norm.eps)
         if not _is_compiled(head) or head.rows != self._shape.pair:
             return normed, None
