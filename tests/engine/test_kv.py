@@ -94,6 +94,44 @@ def test_a_row_of_a_window_reads_from_the_cell_that_its_own_cell_looks_back_to()
     assert first_key(10_000, None) == 0
 
 
+@pytest.mark.parametrize("window", [None, 300])
+def test_what_is_taken_back_leaves_nothing_that_could_spread(window: int | None):
+    """Whole cells are read, and NaN times a weight of 0 is NaN."""
+    buffer = KVBuffer(window)
+    buffer.append(values_of(0, 500), values_of(0, 500))
+    nan = torch.full((2, 20, 3), float("nan"))
+    buffer.append(nan, nan)
+
+    buffer.truncate(505)
+
+    assert buffer.keys is not None
+    assert buffer.values is not None
+    for held in (buffer.keys, buffer.values):
+        assert not held[:, 505 - buffer.start :].any()
+        assert held[:, 500 - buffer.start : 505 - buffer.start].isnan().all()
+
+
+def test_a_buffer_that_found_no_memory_goes_on_as_it_was(monkeypatch: pytest.MonkeyPatch):
+    """A sliding layer moves its first key when it grows: both of its tensors do, or none."""
+    buffer = KVBuffer(8)
+    buffer.append(values_of(0, 900), -values_of(0, 900))
+    real, found = torch.Tensor.new_zeros, []
+
+    def new_zeros(like: torch.Tensor, *args: object, **fields: object) -> torch.Tensor:
+        if found:
+            raise MemoryError
+        found.append(like)
+        return real(like, *args, **fields)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "new_zeros", new_zeros)
+        with pytest.raises(MemoryError):
+            buffer.append(values_of(900, 200), -values_of(900, 200))
+
+    buffer.append(values_of(900, 200), -values_of(900, 200))
+    assert_holds_what_rows_read(buffer, 899)
+
+
 @pytest.mark.parametrize("make", BUFFERS)
 def test_what_a_window_has_let_go_cannot_be_taken_back(make: Callable[[int | None], Buffer]):
     buffer = make(8)

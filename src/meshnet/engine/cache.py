@@ -162,7 +162,7 @@ class _LocalLayers:
         )
 
     def truncate(self, length: int) -> None:
-        """Forget the positions from `length` on; O(1), but for states that are put back."""
+        """Forget the positions from `length` on; states are put back."""
         for index, layer in enumerate(self.layers):
             if isinstance(layer, KVLayer):
                 layer.buffer.truncate(length)

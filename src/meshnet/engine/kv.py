@@ -11,7 +11,7 @@ Invariants
     * capacity covers the cell of position `length - 1`, and `start` is a multiple of the grid;
     * a sliding layer keeps every cell that a row within `KEY_GRID` positions of the end can see,
       so that truncating to less than that below the longest it was is always possible;
-    * truncation is O(1): it moves `length` back;
+    * truncation costs what it takes back, and leaves zeros;
     * between steps a sliding layer holds at most `kept_max(window)` positions.
 
 Legend: H key/value heads, T new positions, D head size.
@@ -125,9 +125,10 @@ class KVBuffer:
         """
         before, after = self.length, self.length + positions
         start = max(self.start, first_key(max(0, before - KEY_GRID), self.window))
-        self.keys = self._roomy(self.keys, like_keys_HTD, start, after)
-        self.values = self._roomy(self.values, like_values_HTD, start, after)
-        self.start, self.length = start, after
+        # Both or none: memory may run out between them, and the session then goes on as it was.
+        keys = self._roomy(self.keys, like_keys_HTD, start, after)
+        values = self._roomy(self.values, like_values_HTD, start, after)
+        self.keys, self.values, self.start, self.length = keys, values, start, after
         return before - start
 
     def last(self, positions: int) -> tuple[Tensor, Tensor]:
@@ -153,8 +154,14 @@ class KVBuffer:
         return 0 <= length <= self.length and first_key(length, self.window) >= self.start
 
     def truncate(self, length: int) -> None:
-        """Forget the positions from `length` on."""
+        """Forget the positions from `length` on; zeros take their places.
+
+        They may hold NaN or infinity (of guesses, that is), and a weight of 0 is no cure for those.
+        """
         assert self.can_truncate(length), f"{length} of {self.length}, held from {self.start}"
+        for held in (self.keys, self.values):
+            if held is not None and length < self.length:
+                held[:, length - self.start : self.length - self.start].zero_()
         self.length = length
 
     def _roomy(self, held: Tensor | None, like_HTD: Tensor, start: int, stop: int) -> Tensor:

@@ -11,6 +11,8 @@ from meshnet.core.generation.questions import DRAFTS_FAILED_MAX
 from meshnet.core.generation.transcript import (
     Delivered,
     Emit,
+    Fail,
+    FailureCode,
     Finish,
     FinishReason,
     GenerationAction,
@@ -20,7 +22,14 @@ from meshnet.core.generation.transcript import (
     Rerouted,
 )
 from meshnet.core.protocol.digest import PrefixDigest
-from meshnet.core.protocol.messages import ActivationReply, ForwardRequest, Mode, TokenReply
+from meshnet.core.protocol.messages import (
+    ActivationReply,
+    Code,
+    ForwardRequest,
+    Mode,
+    Refusal,
+    TokenReply,
+)
 from meshnet.core.vocabulary import Drawn, MissReason, Route, SampledToken, TokenLogprob
 
 LOOP = (5, 6, 7, 5, 6, 7, 5)
@@ -255,6 +264,37 @@ def test_a_hop_that_cannot_truncate_after_all_ends_the_guessing_not_the_generati
     assert misses == DRAFTS_FAILED_MAX
     assert isinstance(talk.end, Finish)
     assert talk.open.request.drafts == 0
+
+
+NOT_A_NUMBER = Refusal(Code.NUMERICAL_ERROR, "the logits hold NaN or infinity")
+
+
+def test_what_cannot_be_computed_with_guesses_is_tried_once_without():
+    """A guess may be a token that yields NaN, which poisons the rows beside it."""
+    talk = guessing()
+    assert talk.open.request.drafts
+    pass_hops(talk)
+
+    talk.reply(NOT_A_NUMBER)
+
+    assert (talk.open.request.mode, talk.open.request.tokens) == (Mode.PREFILL, (*LOOP, 6))
+    for token in (7, 5, 6):
+        talk.step(token)
+        assert talk.open.request.drafts == 0
+    assert talk.tokens == [6, 7, 5, 6]
+
+    talk.reply(NOT_A_NUMBER)
+    assert isinstance(talk.end, Fail)
+    assert talk.end.code is FailureCode.NUMERICAL
+
+
+def test_what_cannot_be_computed_without_guesses_is_not_tried_again():
+    talk = guessing(drafts=0)
+
+    talk.reply(NOT_A_NUMBER)
+
+    assert isinstance(talk.end, Fail)
+    assert talk.end.code is FailureCode.NUMERICAL
 
 
 def test_auto_finds_out_whether_guesses_pay():

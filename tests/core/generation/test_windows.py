@@ -21,7 +21,7 @@ from meshnet.core.generation.transcript import (
     Replied,
 )
 from meshnet.core.protocol.digest import PrefixDigest
-from meshnet.core.protocol.messages import ForwardRequest, TokenReply
+from meshnet.core.protocol.messages import Code, ForwardRequest, Mode, Refusal, TokenReply
 from meshnet.core.vocabulary import Drawn, Route, SampledToken
 
 LOOP = (5, 6, 7, 5, 6, 7, 5)
@@ -191,3 +191,22 @@ def test_a_window_begins_with_what_the_one_before_should_end_with():
     assert drafter.further(9, room=3) == (), "no room"
     drafter.judged((6, 7, 5), took_s=0.1)
     assert drafter.further(9, room=3) == (7, 5, 6)
+
+
+def test_a_window_that_cannot_be_computed_with_is_tried_once_without_guesses():
+    """Also one whose only token is a guess of its own, since it holds no drafts beside it."""
+    talk = guessing()
+    draw(talk, 7, 5, 6)
+    window = talk.waiting[-1]
+
+    refusal = Refusal(Code.NUMERICAL_ERROR, "NaN")
+    talk.tell(Replied(window.ref, refusal, window.hops[-1]))
+
+    assert talk.open.request.mode is Mode.PREFILL
+    while len(talk.tokens) < 8:
+        reply = talk.right_answer(7, len(ABLE.segments))
+        talk.tell(Replied(talk.open.ref, reply, talk.open.hops[-1]))
+        talk.tell(Delivered())
+        known = len(LOOP) + len(talk.tokens)
+        ends = [each.request.past_length + len(each.request.tokens) for each in talk.waiting]
+        assert max(ends) <= known

@@ -177,7 +177,7 @@ class Admission:
         node = asking.reserve.hop.node
         message = f"{node}: {answer.message}"
         match verdict_of(answer, Mode.DECODE):
-            case Verdict.FATAL:
+            case Verdict.FATAL | Verdict.NUMERICAL:
                 return self._end([Fail(failure_of(answer), message, answer.retry_after_s)])
             case Verdict.MOVED:
                 return self._reroute(None, message, now)

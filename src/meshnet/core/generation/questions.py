@@ -31,7 +31,10 @@ STEPS_OUT_MAX = 8
 
 
 class Questions:
-    """The questions of one generation. `attempt` rises with every start, and never falls."""
+    """The questions of one generation. `attempt` rises with every start, and never falls.
+
+    `guessed` says whether guesses are among what was asked since the last start.
+    """
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class Questions:
         self._chains = limits.chains
         self._stages: tuple[tuple[Hop, ...], ...] = ()
         self._guessing, self._drafts_failed = False, 0
+        self.guessed = False
         self._chunking = Chunking(limits.prefill_chunk, limits.chunk_grain, limits.step_price)
         self._touched: dict[NodeId, None] = {}
         if spec.reserved:
@@ -80,6 +84,7 @@ class Questions:
         self._guessing = self._may_guess(steps)
         if self._guessing:
             steps = (steps[0].guessing(self._drafter.guesses(self._guesses_most())),)
+        self.guessed = steps[0].drafts > 0
         if steps[0].mode is not Mode.DECODE or steps[0].adopt is not None:
             self.attempt += 1
             self._accounts.prefills += steps[0].mode is not Mode.DECODE
@@ -99,7 +104,7 @@ class Questions:
             tokens = self._drafter.further(left, pipeline.room)
             if not tokens:
                 return
-            self._step += 1
+            self._step, self.guessed = self._step + 1, True
             pipeline.add(self._sequence.window(steps, tokens), self._step)
 
     def follows(self, pipeline: Pipeline, drawn: Drawn, right: int, guesses: int) -> bool:
@@ -139,6 +144,10 @@ class Questions:
     def missed(self, step: Step) -> None:
         """A hop could not serve `step`; one that cannot truncate must not be asked to for ever."""
         self._drafts_failed += step.truncate and step.adopt is None
+
+    def stop_guessing(self) -> None:
+        """Send no more guesses in this generation."""
+        self._drafts_failed = DRAFTS_FAILED_MAX
 
     def _may_guess(self, steps: Sequence[Step]) -> bool:
         able = self.route.truncate and self.route.multi_token and self._limits.drafts != 0

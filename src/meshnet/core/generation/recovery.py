@@ -97,7 +97,11 @@ class Recovery:
                 return self._reroute(None, RefillReason.MOVED, refusal.message, now)
             case Verdict.LOST:
                 return self.lost(hop, f"{refusal.code.wire_name}: {refusal.message}", now)
-            case Verdict.FATAL:
+            case Verdict.NUMERICAL if self._questions.guessed:
+                # The guesses may be to blame: a token that the model cannot compute with.
+                self._questions.stop_guessing()
+                return self.refill(RefillReason.NUMERICAL, refusal.message, now)
+            case Verdict.FATAL | Verdict.NUMERICAL:
                 message = f"{hop.node}: {refusal.code.wire_name}: {refusal.message}"
                 return Fail(failure_of(refusal), message, refusal.retry_after_s)
 

@@ -17,6 +17,7 @@ class Verdict(Enum):
     WAIT = "wait as asked, then refill"
     MOVED = "route again: the node is well but serves something else"
     LOST = "route again: the hop is lost"
+    NUMERICAL = "refill once without guesses if there were any, else fail"
     FATAL = "fail the generation"
 
 
@@ -45,13 +46,9 @@ def verdict_of(refusal: Refusal, asked: Mode) -> Verdict:
             return Verdict.CHAIN_BROKEN
         case Code.INTERNAL:
             return Verdict.LOST
-        case (
-            Code.BAD_REQUEST
-            | Code.UNAUTHORIZED
-            | Code.FORBIDDEN
-            | Code.TOO_LARGE
-            | Code.NUMERICAL_ERROR
-        ):
+        case Code.NUMERICAL_ERROR:
+            return Verdict.NUMERICAL
+        case Code.BAD_REQUEST | Code.UNAUTHORIZED | Code.FORBIDDEN | Code.TOO_LARGE:
             return Verdict.FATAL
 
 

@@ -58,6 +58,7 @@ class RefillReason(Enum):
     STALE = "stale"
     DEGRADED = "degraded"
     CHAIN = "chain"
+    NUMERICAL = "numerical"
 
 
 @dataclass(frozen=True, slots=True)
