@@ -98,9 +98,10 @@ def test_a_row_of_a_window_reads_from_the_cell_that_its_own_cell_looks_back_to()
 def test_what_is_taken_back_leaves_nothing_that_could_spread(window: int | None):
     """Whole cells are read, and NaN times a weight of 0 is NaN."""
     buffer = KVBuffer(window)
-    buffer.append(values_of(0, 500), values_of(0, 500))
-    nan = torch.full((2, 20, 3), float("nan"))
-    buffer.append(nan, nan)
+    with torch.inference_mode():
+        buffer.append(values_of(0, 500), values_of(0, 500))
+        nan = torch.full((2, 20, 3), float("nan"))
+        buffer.append(nan, nan)
 
     buffer.truncate(505)
 

@@ -159,9 +159,11 @@ class KVBuffer:
         They may hold NaN or infinity (of guesses, that is), and a weight of 0 is no cure for those.
         """
         assert self.can_truncate(length), f"{length} of {self.length}, held from {self.start}"
-        for held in (self.keys, self.values):
-            if held is not None and length < self.length:
-                held[:, length - self.start : self.length - self.start].zero_()
+        rows = slice(length - self.start, self.length - self.start)
+        with torch.inference_mode():  # where the tensors were made
+            for held in (self.keys, self.values):
+                if held is not None:
+                    held[:, rows].zero_()
         self.length = length
 
     def _roomy(self, held: Tensor | None, like_HTD: Tensor, start: int, stop: int) -> Tensor:
