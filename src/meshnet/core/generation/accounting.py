@@ -73,15 +73,16 @@ class Accounts:
 
     def asked(self, hops: Sequence[Hop], *, tokens: int, activation: Activation | None) -> None:
         """`hops` do a step, and the first of them gets it from the head."""
+        sent = 4 * tokens + (0 if activation is None else len(activation.data))
         for hop in hops:
-            account = self.hops.setdefault(hop, HopAccount())
+            account = self._of(hop)
             account.steps += 1
             account.positions += tokens
-        sent = 4 * tokens + (0 if activation is None else len(activation.data))
-        self.hops[hops[0]].bytes_out += sent
+            account.bytes_out += sent
+            sent = 0
 
     def answered(self, hop: Hop, reply: Reply, *, waited_s: float) -> None:
-        account = self.hops.setdefault(hop, HopAccount())
+        account = self._of(hop)
         account.waited_s += waited_s
         if not isinstance(reply, Refusal):
             account.compute_s += reply.compute_us / 1e6
@@ -93,6 +94,12 @@ class Accounts:
         self.refills += 1
         if not generated:
             self.reused = 0
+
+    def _of(self, hop: Hop) -> HopAccount:
+        account = self.hops.get(hop)
+        if account is None:
+            account = self.hops[hop] = HopAccount()
+        return account
 
     def emitted(self, now: float) -> None:
         if self.first_token_at is None:

@@ -197,8 +197,11 @@ class Generation:
         self._accounts.answered(hop, reply, waited_s=now - question.asked_at)
         if isinstance(reply, Refusal):
             return self._turn(self._recovery.refused(question, hop, reply, now), now)
-        is_tail = (expected := question.forward.hops[-1]) == self.route.hops[-1]
-        if hop != expected or not is_answer(reply, question.step, is_tail=is_tail):
+        expected, last = question.forward.hops[-1], self._questions.route.hops[-1]
+        is_tail = expected is last or expected == last
+        if (hop is not expected and hop != expected) or not is_answer(
+            reply, question.step, is_tail=is_tail
+        ):
             return self._lose(hop, "answered something else than was asked", now)
         return self._answered(question, reply, now)
 
@@ -293,20 +296,25 @@ class Generation:
             tokens = tuple(SampledToken(token_id) for token_id in self._encode_text(reply.text))
             return self._emit(tokens, now)
         follows = self._questions.follows(rest, drawn, right, step.drafts)
-        for behind in rest.open:
-            self._sequence.reach(behind.step.length_after)
-        return self._go_on(self._emit(drawn.tokens, now), rest, follows=follows)
+        behind = rest.open
+        for question in behind:
+            self._sequence.reach(question.step.length_after)
+        emitted = self._emit(drawn.tokens, now)
+        if not behind and not follows:
+            return emitted
+        return self._go_on(emitted, rest, behind, follows=follows)
 
-    def _go_on(self, emitted: Actions, rest: Pipeline, *, follows: bool) -> Actions:
+    def _go_on(
+        self, emitted: Actions, rest: Pipeline, behind: Sequence[Question], *, follows: bool
+    ) -> Actions:
         """Keep the windows that are on their way, if they follow what was emitted."""
         if self.done:
             return emitted
         if follows:
             self._state = Delivering(rest)
             return emitted
-        self._accounts.guessed += sum(question.step.drafts for question in rest.open)
-        overtaken = tuple(question.forward.ref for question in rest.open)
-        return [*emitted, Overtaken(overtaken)] if overtaken else emitted
+        self._accounts.guessed += sum(question.step.drafts for question in behind)
+        return [*emitted, Overtaken(tuple(question.forward.ref for question in behind))]
 
     def _emit(self, tokens: tuple[SampledToken, ...], now: float) -> Actions:
         """Hand the tokens on, up to the one that ends the generation."""

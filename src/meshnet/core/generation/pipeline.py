@@ -64,9 +64,12 @@ class Pipeline:
         self._at: list[dict[int, Question]] = [{} for _ in rooms]
 
     @property
-    def open(self) -> Iterator[Question]:
+    def open(self) -> list[Question]:
         """All questions, the oldest of each stage first."""
-        return (question for stage in self._at for question in stage.values())
+        questions: list[Question] = []
+        for stage in self._at:
+            questions.extend(stage.values())
+        return questions
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -85,7 +88,7 @@ class Pipeline:
 
     def resume(self, now: float) -> None:
         """Give every question its time anew: nobody listened to the answers."""
-        for question in [*self.open]:
+        for question in self.open:
             self.ask(replace(question, until=now + question.forward.silence_s))
 
     @property
@@ -96,7 +99,9 @@ class Pipeline:
     def question(self, ref: StepRef) -> Question | None:
         """Return the open question of this name."""
         question = self._at[ref.hop].get(ref.step) if 0 <= ref.hop < len(self._at) else None
-        return question if question is not None and question.forward.ref == ref else None
+        if question is None or (question.forward.ref is not ref and question.forward.ref != ref):
+            return None
+        return question
 
     def overdue(self, now: float) -> Question | None:
         return next((each for each in self.open if now >= each.until), None)
@@ -104,7 +109,9 @@ class Pipeline:
     def ready(self) -> Iterator[Entering]:
         """Take out what can be asked now; the caller puts each to its stage with `ask`."""
         for stage in reversed(range(len(self._before))):
-            before, jammed = self._before[stage], any(self._before[stage + 1 : stage + 2])
+            if not (before := self._before[stage]):
+                continue
+            jammed = any(self._before[stage + 1 : stage + 2])
             while before and len(self._at[stage]) < self._rooms[stage] and not jammed:
                 yield before.popleft()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from meshnet.core.generation.limits import GenerationLimits
 from meshnet.core.generation.sequence import Step
 from meshnet.core.generation.states import GenerationSpec
@@ -47,10 +45,9 @@ def forward_for(
     silence_s = min(limits.step.of(len(step.tokens)), remaining_s)
     timeout_s = min(silence_s * limits.queue, remaining_s)
     hop, *chain = hops
-    request = _request(step, ref.attempt, activation, spec, route, hop, timeout_s)
-    if chain:
-        request = replace(request, route=tuple(chain))
-    return Forward(ref, hop, request, timeout_s, silence_s, tuple(chain))
+    rest = tuple(chain)
+    request = _request(step, ref.attempt, activation, spec, route, (hop, rest), timeout_s)
+    return Forward(ref, hop, request, timeout_s, silence_s, rest)
 
 
 def _request(
@@ -59,7 +56,7 @@ def _request(
     activation: Activation | None,
     spec: GenerationSpec,
     route: Route,
-    hop: Hop,
+    asked: tuple[Hop, tuple[Hop, ...]],
     timeout_s: float,
 ) -> ForwardRequest:
     """Word `step` for `hop`.
@@ -69,6 +66,7 @@ def _request(
     knows no meta block and would take it for numbers: it gets its activation alone, and draws
     greedily.
     """
+    hop, rest = asked
     bare = hop.wire == 0 and activation is not None
     return ForwardRequest(
         mode=step.mode,
@@ -88,9 +86,10 @@ def _request(
         truncate=step.truncate,
         adopt=step.adopt,
         activation=activation,
+        route=rest,
         trace=spec.trace,
         owner=spec.owner,
-        stages=_stages(route) if hop == route.hops[0] else 1,
+        stages=_stages(route) if hop is route.hops[0] else 1,
     )
 
 
@@ -104,16 +103,19 @@ def _stages(route: Route) -> int:
     As many as hops like the largest would make up the route: in more groups, each of which reads
     all the weights, that hop would be busier than with one. The other hops take what comes.
     """
-    largest = max(len(hop.layers) for hop in route.hops)
+    largest = 1
+    for hop in route.hops:
+        largest = max(largest, hop.layers.stop - hop.layers.start)
     return min(max(round(route.hops[-1].layers.stop / largest), 1), STAGES_MAX)
 
 
 def is_answer(reply: ActivationReply | TokenReply, step: Step, *, is_tail: bool) -> bool:
     """Tell whether `reply` can answer `step`: right kind, right length, its guesses."""
     if isinstance(reply, ActivationReply):
-        shape = reply.activation.hidden.shape
+        shape = reply.activation.tensors[0].shape
         return not is_tail and (len(shape) < 2 or shape[-2] == len(step.tokens))
     if not is_tail or reply.drawn is None:
         return is_tail
-    known = all(0 <= token_id <= TOKEN_ID_MAX for token_id in reply.drawn.ids)
+    ids = reply.drawn.ids
+    known = min(ids) >= 0 and max(ids) <= TOKEN_ID_MAX
     return known and accepted(step.guesses, reply.drawn) is not None

@@ -190,7 +190,8 @@ def describe(
 
 def decode_step(frame: Buffer, opening: Opening, limits: Limits) -> ForwardRequest | Ending:
     """Read a step or the end. The activation is a view of `frame`. Raises BadField."""
-    number_of(frame)
+    if len(frame) < _NUMBER_AT + 4:
+        number_of(frame)
     if len(frame) > frame_bytes_max(limits):
         raise TooLarge("frame", f"at most {limits.body_bytes} bytes and its ids", len(frame))
     if frame[0] == _RELEASE:

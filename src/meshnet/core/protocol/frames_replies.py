@@ -20,7 +20,6 @@ from meshnet.core.protocol.frames import (
     Kind,
     describe,
     joined,
-    number_of,
     read_rest,
 )
 from meshnet.core.protocol.limits import Limits
@@ -137,7 +136,6 @@ def decode_answer(frame: Buffer, asked: ForwardRequest, limits: Limits) -> Reply
 
 
 def _answer(frame: Buffer, asked: ForwardRequest, limits: Limits) -> Reply:
-    number_of(frame)
     if len(frame) < _HEADER.size:
         raise BadField("frame", f"a header of {_HEADER.size} bytes", len(frame))
     head = _HEADER.unpack_from(frame)

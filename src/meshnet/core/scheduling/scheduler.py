@@ -106,9 +106,9 @@ class StepScheduler:
         ((step_id, step),) = self._steps.items()
         self._steps.clear()
         self._sessions.clear()
-        self._light.clear()
-        self._chunks.clear()
-        self._waited.clear()
+        self._turns(step).clear()
+        if self._waited:
+            self._waited.clear()
         self._passed_over = False
         if step.deadline is not None and step.deadline <= now:
             self._ran_chunk = False

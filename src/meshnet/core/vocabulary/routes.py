@@ -17,6 +17,9 @@ class Hop:
     layers: LayerRange
     wire: int = WIRE_VERSION
 
+    def __hash__(self) -> int:
+        return hash(self.node)  # hops of one node are few, and looked up once a token
+
 
 @dataclass(frozen=True, slots=True)
 class Route:
