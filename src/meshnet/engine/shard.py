@@ -112,7 +112,8 @@ class TorchModelShard:
                 MissReason.PAST_LENGTH,
                 f"a session of {state.length} positions cannot be shortened to {length}",
             )
-        state.truncate(length)
+        with torch.inference_mode():  # what it takes back is overwritten
+            state.truncate(length)
 
     def text_of(self, token_id: int) -> str:
         return self._token_text(token_id)

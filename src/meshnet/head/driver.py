@@ -232,6 +232,7 @@ class Head:
             trace=request.trace,
             owner=request.owner,
             adoption=None if taken is None else taken.adoption,
+            lingers=request.prefix_owner is not None and self._limits.prefixes.sessions_max > 0,
         )
         return Generation(
             spec,

@@ -200,7 +200,8 @@ class ToyShard:
         cache = ToyState.fresh(step.layers) if state is None else state
         if cache.layers != step.layers:
             raise WrongShard(f"expected layers {cache.layers}, got {step.layers}")
-        cache.marks = cache.marks.before(step.past_length, step.length - step.drafts)
+        known = step.length - step.drafts
+        cache.marks = cache.marks.before(step.past_length, known, want_token=step.want_token)
         return Running(step, cache, rows)
 
     def _result(self, running: Running) -> Activation | Drawn | None:

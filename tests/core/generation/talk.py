@@ -106,6 +106,7 @@ class Talk:
         sampling: SamplingParams | None = None,
         owner: str | None = None,
         adoption: Adoption | None = None,
+        lingers: bool = False,
         jitter: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.machine = Generation(
@@ -115,6 +116,7 @@ class Talk:
                 sampling=sampling or SamplingParams(),
                 owner=owner,
                 adoption=adoption,
+                lingers=lingers,
                 stop=StopRules(frozenset(stop_ids), tokens_max),
                 deadline_at=deadline_at,
                 reserved=reserved,

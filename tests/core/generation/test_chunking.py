@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshnet.core.generation.chunking import Chunking
+from meshnet.core.generation.chunking import Chunking, opening_apart
 
 
 def clock_of(lengths: list[int], hops: int, price: int) -> int:
@@ -70,3 +70,21 @@ def test_no_other_length_gets_a_prompt_through_sooner(positions, hops):
 
     best = min(took(length) for length in (128, 256, 384, 512))
     assert took(chunking.length(positions, hops)) <= best
+
+
+@pytest.mark.parametrize(
+    ("past", "length", "expected"),
+    [
+        (0, 63, [63]),
+        (0, 64, [56, 64]),
+        (0, 700, [512, 692, 700]),
+        (0, 516, [508, 516]),
+        (600, 640, [640]),
+        (600, 664, [656, 664]),
+    ],
+)
+def test_the_last_positions_of_a_long_prompt_are_a_step_of_their_own(past, length, expected):
+    """What a next turn may lack comes after all else."""
+    ends = Chunking().ends(past, length, 1)
+
+    assert list(opening_apart(ends, past, length, 8)) == expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.core.generation.talk import SESSION, Talk, miss, route_of
+from tests.core.generation.talk import LIMITS, SESSION, Talk, miss, route_of
 
 from meshnet.core.generation.sequence import Adoption
 from meshnet.core.generation.transcript import Cancelled, Finish
@@ -114,7 +114,7 @@ def test_an_ended_generation_tells_what_its_session_holds():
 
 
 def test_an_ended_generation_tells_what_it_can_go_back_to():
-    """Where its turn began, and where its prompt ended, in whatever chunks that came."""
+    """Where its turn began, and where its prompt ended that came in one piece."""
     talk = adopting(tokens_max=2)
     talk.step(token=70)
     talk.step(token=71)
@@ -129,12 +129,37 @@ def test_a_generation_filled_anew_goes_back_to_what_its_last_prefill_ended_at():
     talk.step(token=70)
     talk.step(token=71)
     talk.reply(miss())
-    while not talk.releases:
-        talk.step(token=72)
+    talk.step(token=72)
+    talk.step(token=72)
 
     remains = talk.releases[0].remains
     assert remains is not None
-    assert remains.marks.lengths == (6,)
+    # Six ids in chunks of four.
+    assert remains.marks.lengths == (4,)
+
+
+def chunks(*, lingers: bool, **able: bool) -> list[int]:
+    """Positions of each step of a prompt of 30 at the first hop, in chunks of 4."""
+    talk = Talk(
+        prompt=tuple(range(30)),
+        tokens_max=1,
+        lingers=lingers,
+        route=replace(route_of(), **able),
+        limits=replace(LIMITS, opening=3),
+    )
+    for _ in range(8):
+        talk.step(token=70)
+    asked = [forward.request for forward in talk.forwards if forward.ref.hop == 0]
+    return [len(request.tokens) for request in asked]
+
+
+def test_what_opens_the_answer_is_cut_off_where_a_next_turn_can_only_go_back_to_marks():
+    whole = [4] * 7 + [2]
+
+    assert chunks(lingers=True, marks=True) == [*[4] * 6, 3, 3]
+    assert chunks(lingers=True, marks=True, truncate=True) == whole
+    assert chunks(lingers=True) == whole
+    assert chunks(lingers=False, marks=True) == whole
 
 
 def test_a_generation_left_inside_a_step_tells_nothing():

@@ -10,7 +10,8 @@ from meshnet.core.protocol.marks import MARKS_MAX, Marks
 
 def stepped(marks: Marks, past: int, known: int, *, want_token: bool = True) -> Marks:
     """The marks after a step of `known` positions, none of them guesses."""
-    return marks.before(past, known).after(past + known, known, want_token=want_token)
+    marks = marks.before(past, known, want_token=want_token)
+    return marks.after(past + known, known, want_token=want_token)
 
 
 def decoded(marks: Marks, past: int, tokens: int) -> Marks:
@@ -19,24 +20,24 @@ def decoded(marks: Marks, past: int, tokens: int) -> Marks:
     return marks
 
 
-def test_the_end_of_a_prompt_is_marked():
+def test_a_prompt_in_one_piece_is_marked_at_its_end():
     marks = decoded(stepped(Marks(), 0, 60), 60, 11)
 
     assert marks.lengths == (60,)
 
 
-def test_a_prompt_in_chunks_is_marked_at_its_end_only():
+def test_a_prompt_in_chunks_is_marked_where_the_last_one_begins():
     marks = stepped(Marks(), 0, 40, want_token=False)
     marks = stepped(marks, 40, 40, want_token=False)
     marks = stepped(marks, 80, 15)
 
-    assert marks.lengths == (95,)
+    assert marks.lengths == (80,)
 
 
-def test_a_last_chunk_of_one_position_ends_a_prompt_as_well():
+def test_a_last_chunk_of_one_position_is_one_as_well():
     marks = stepped(Marks(), 0, 40, want_token=False)
 
-    assert stepped(marks, 40, 1).lengths == (41,)
+    assert stepped(marks, 40, 1).lengths == (40,)
 
 
 def test_a_next_turn_is_marked_where_it_begins_and_where_its_prompt_ends():
@@ -47,14 +48,14 @@ def test_a_next_turn_is_marked_where_it_begins_and_where_its_prompt_ends():
     assert marks.lengths == (71, 76)
 
 
-def test_a_next_turn_in_chunks_is_marked_once_at_its_beginning():
+def test_a_next_turn_in_chunks_is_marked_where_it_and_its_last_chunk_begin():
     marks = decoded(stepped(Marks(), 0, 60), 60, 11)
 
     marks = stepped(marks, 71, 4, want_token=False)
     marks = stepped(marks, 75, 4, want_token=False)
     marks = stepped(marks, 79, 2)
 
-    assert marks.lengths == (71, 81)
+    assert marks.lengths == (71, 79)
 
 
 def test_a_turn_from_the_end_of_the_last_prompt_keeps_that_mark():
@@ -71,7 +72,7 @@ def test_a_token_and_its_guesses_mark_nothing():
     marks = stepped(Marks(), 0, 60)
 
     # Of a decode with four guesses one position is known.
-    assert marks.before(60, 1).after(65, 1, want_token=True) == marks
+    assert marks.before(60, 1, want_token=True).after(65, 1, want_token=True) == marks
 
 
 @settings(derandomize=True)

@@ -10,8 +10,11 @@ idle. Pure functions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+APART_LEAST = 7
+"""A prompt is cut for its opening if the rest of it is so many times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +52,18 @@ class Chunking:
             aligned = end - end % self.grain
             past = min(aligned if aligned > past else end, length)
             yield past
+
+
+def opening_apart(ends: Iterable[int], past: int, length: int, opening: int) -> Iterator[int]:
+    """Let the last `opening` of the positions [past, length) be a chunk of their own.
+
+    Templates end a prompt with words that open the answer, and may drop them with what it thought
+    when they render the next turn; before them a session can be gone on with. Not for a prompt so
+    short that little is saved.
+    """
+    cut = length - opening
+    if cut - past < APART_LEAST * opening:
+        yield from ends
+        return
+    yield from (end for end in ends if end < cut)
+    yield from (cut, length)

@@ -44,6 +44,9 @@ class GenerationLimits:
     chunk_grain: int = 128
     step_price: int = 32
     """How a prompt is cut so that all hops work on it at once: see chunking.py."""
+    opening: int = 8
+    """Positions at the end of a prompt that a next turn may lack, and that are a step of their own
+    on routes that can only go back to marks."""
     step: StepTimeout = StepTimeout()
     drafts: int | None = None
     """Guesses sent with a step; None: as many as pay (drafting.py). Never on routes that cannot
@@ -69,7 +72,7 @@ class GenerationLimits:
     reroute: Backoff = Backoff()
 
     def __post_init__(self) -> None:
-        for name in ("prefill_chunk", "chunk_grain", "step_price"):
+        for name in ("prefill_chunk", "chunk_grain", "step_price", "opening"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if self.drafts is not None and not 0 <= self.drafts <= DRAFTS_MAX:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from meshnet.core.generation.accounting import Accounts
-from meshnet.core.generation.chunking import Chunking
+from meshnet.core.generation.chunking import Chunking, opening_apart
 from meshnet.core.generation.drafting import Drafter
 from meshnet.core.generation.limits import GenerationLimits
 from meshnet.core.generation.pipeline import Entering, Pipeline, Question
@@ -125,7 +125,10 @@ class Questions:
     def _ends(self, past: int, length: int) -> Iterable[int]:
         if not self.route.multi_token:
             return (length,)
-        return self._chunking.ends(past, length, len(self.route.hops))
+        ends = self._chunking.ends(past, length, len(self.route.hops))
+        if self._spec.lingers and self.route.marks and not self.route.truncate:
+            return opening_apart(ends, past, length, self._limits.opening)
+        return ends
 
     def judged(self, question: Question, reply: TokenReply, drawn: Drawn, now: float) -> int:
         """Learn from a step that ended; return how many of its guesses were right."""

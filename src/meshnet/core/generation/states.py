@@ -27,6 +27,8 @@ class GenerationSpec:
     owner: str | None = None
     adoption: Adoption | None = None
     """The session to start from, if the route is the one that holds it."""
+    lingers: bool = False
+    """A later generation may go on with its session."""
 
 
 @dataclass(frozen=True, slots=True)
