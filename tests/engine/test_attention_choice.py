@@ -185,7 +185,7 @@ def test_fast_prefill_means_the_same(heads: tuple[int, int], window: int | None)
 
 
 def test_fast_prefill_is_said_and_shown(tmp_path: Path):
-    path = save_family(tmp_path, "qwen3")
+    path = save_family(tmp_path, "gemma3")
     said: list[str] = []
 
     exact = load_shard(path, ALL, weights=WeightFormat.INT8)
@@ -195,6 +195,18 @@ def test_fast_prefill_is_said_and_shown(tmp_path: Path):
     assert exact.description.capabilities.exact
     assert not fast.description.capabilities.exact
     assert exact.description.arithmetic != fast.description.arithmetic
+
+
+def test_compiled_steps_are_exact_and_fast_as_they_are(tmp_path: Path):
+    path = save_family(tmp_path, "qwen3")
+    said: list[str] = []
+
+    exact = load_shard(path, ALL, weights=WeightFormat.INT8)
+    fast = load_shard(path, ALL, weights=WeightFormat.INT8, fast_prefill=True, report=said.append)
+
+    assert FAST_NOTE not in said
+    assert fast.description == exact.description
+    assert fast.description.capabilities.exact
 
 
 @pytest.mark.parametrize("name", ["gemma3n", "gpt_oss", "mistral-swa"])

@@ -74,7 +74,8 @@ class Settings(BaseSettings):
     weights: Weights = Field(Weights.AUTO, description="How weights are held in memory")
     fast_prefill: bool = Field(
         False,
-        description="Attend faster in prefills; answers may then depend on how work is cut",
+        description="Attend faster in prefills where steps are not compiled; answers may then "
+        "depend on how work is cut",
     )
     device: str = Field(
         "cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="`cpu`, `cuda` or `cuda:N`"
