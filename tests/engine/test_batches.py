@@ -11,6 +11,7 @@ from tests.families import LAYERS, VOCAB_SIZE, save_family
 from tests.shard_steps import HEAD, MIDDLE, TAIL, hidden_step, values_of
 
 from meshnet.core.vocabulary import (
+    Activation,
     BadField,
     Drawn,
     KVCacheMiss,
@@ -184,15 +185,44 @@ def test_a_forward_that_fails_midway_tears_every_session_of_the_batch(long_llama
     second = shard._runner.model.meshnet_layers.layer(MIDDLE.start + 1)
 
     def fail(*args: object) -> None:
-        raise MemoryError
+        raise RuntimeError("a bug")
 
     second.mlp.down_proj.register_forward_pre_hook(fail)
 
     with pytest.raises(StepTorn) as torn:
         shard.run_batch(list(zip(_steps(MIDDLE), states, strict=True)))
 
-    assert torn.value.out_of_memory
+    assert not torn.value.out_of_memory
     assert all(state.torn for state in states)
+
+
+@pytest.mark.parametrize("rows_max", [1, 3])
+def test_a_batch_too_large_for_memory_runs_one_by_one(long_llama: Path, rows_max: int):
+    """Pit A69. What the batch had written by then is taken back first, so its bits are those."""
+    shard = load_shard(long_llama, MIDDLE, weights=WeightFormat.FP32)
+    steps = _steps(MIDDLE)
+    expected = list(map(shard.run, steps, _sessions(shard, MIDDLE)))
+    states = _sessions(shard, MIDDLE)
+    second = shard._runner.model.meshnet_layers.layer(MIDDLE.start + 1)
+
+    def fail(_: object, given: tuple[torch.Tensor, ...]) -> None:
+        if given[0].shape[-2] > rows_max:
+            raise torch.OutOfMemoryError("device out of memory")
+
+    second.mlp.down_proj.register_forward_pre_hook(fail)
+
+    results = shard.run_batch(list(zip(steps, states, strict=True)))
+
+    for step, state, result, right in zip(steps, states, results, expected, strict=True):
+        fits = step.length <= rows_max
+        assert state.torn == (not fits)
+        if fits:
+            assert isinstance(result, Activation)
+            torch.testing.assert_close(values_of(result), values_of(right))
+            assert state.length == step.past_length + step.length
+        else:
+            assert isinstance(result, StepTorn)
+            assert result.out_of_memory
 
 
 def test_layers_that_cannot_share_a_forward_run_one_by_one(tmp_path: Path):

@@ -14,7 +14,7 @@ Legend: B batch (1), T new positions, D hidden, L layers, P per-layer input, V v
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -112,6 +112,14 @@ def positions_of(entering: Tensor | Passing, start: int, stop: int) -> Tensor | 
     return Passing(
         entering.hidden[..., start:stop, :], None if rows is None else rows[:, start:stop]
     )
+
+
+def side_by_side(entering: Iterable[Tensor | Passing]) -> Tensor | Passing:
+    """Put the positions of several sessions behind each other: ids, or what left a hop before."""
+    ids = [part for part in entering if isinstance(part, Tensor)]
+    if ids:
+        return torch.cat(ids, 1)
+    return joined([part for part in entering if isinstance(part, Passing)])
 
 
 def joined(parts: Sequence[Passing]) -> Passing:

@@ -6,7 +6,7 @@ from typing import Any
 
 from meshnet.core.protocol.marks import Marks
 from meshnet.core.vocabulary import LayerRange, ShardStep
-from meshnet.engine.cache import allocated_bytes, grows_by_cells
+from meshnet.engine.cache import allocated_bytes, grows_by_cells, sums_up
 from meshnet.engine.kv import KEY_GRID
 from meshnet.engine.sampling import History
 
@@ -44,6 +44,15 @@ class SessionState:
         self.length, self.marks, self._counted = length, self.marks.cut(length), None
         if self.history is not None:
             self.history.truncate(length)
+
+    def undo(self) -> bool:
+        """Forget what a step that failed midway wrote; False: some of it cannot be taken back."""
+        lost = sums_up(self.cache) and self.length not in self.cache.copies
+        if lost or not self.cache.can_truncate(self.length):
+            return False
+        self.truncate(self.length)
+        self.torn = False
+        return True
 
     def begin(self, step: ShardStep) -> None:
         """Copy what cannot be shortened, if a later turn may go back to where `step` begins."""

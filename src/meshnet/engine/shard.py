@@ -15,7 +15,7 @@ Invariants
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, pairwise
 from typing import Any
@@ -43,7 +43,7 @@ from meshnet.core.vocabulary import (
 from meshnet.engine.activations import ActivationForm, packed, unpacked
 from meshnet.engine.cache import unfilled_layers
 from meshnet.engine.rotary import RotaryLimit
-from meshnet.engine.runner import Passing, Runner, Segment, joined, positions_of
+from meshnet.engine.runner import Passing, Runner, Segment, joined, positions_of, side_by_side
 from meshnet.engine.sampling import History, Sampler, check_ids
 from meshnet.engine.session_state import SessionState
 
@@ -143,7 +143,8 @@ class TorchModelShard:
         """Run steps of several sessions through the same layers, each as `run` would.
 
         What is wrong with one step is its result, and the others run; in one forward where the
-        description promises to, else one by one.
+        description promises to, else one by one. So they do, too, where memory did not suffice for
+        all of them and what they wrote can be taken back.
 
         Raises:
             StepTorn: failed after layers may have grown. None of the states may be used again.
@@ -152,6 +153,24 @@ class TorchModelShard:
         assert len({step.layers for step, _ in work}) == 1, "steps through unlike layers"
         if self._rotary is not None or not self._description.capabilities.batch:
             return [self._alone(step, state) for step, state in work]
+        whole = [not state.torn for _, state in work]
+        try:
+            return self._merged(work)
+        except StepTorn as torn:
+            if not torn.out_of_memory or not self._description.capabilities.truncate:
+                raise
+            error = torn.without_frames()
+        with torch.inference_mode():
+            undone = [was and state.undo() for was, (_, state) in zip(whole, work, strict=True)]
+        return [
+            self._alone(step, state) if again else error
+            for again, (step, state) in zip(undone, work, strict=True)
+        ]
+
+    def _merged(
+        self, work: Sequence[tuple[ShardStep, SessionState]]
+    ) -> list[Result | MeshnetError]:
+        """Run the steps in one forward. Raises StepTorn."""
         results: list[Result | MeshnetError] = [None] * len(work)
         with torch.inference_mode():
             entering: dict[int, Tensor | Passing] = {}
@@ -162,7 +181,7 @@ class TorchModelShard:
                 except MeshnetError as error:
                     results[index] = error.without_frames()
             sound = [work[index] for index in entering]
-            outputs = self._advanced(sound, _side_by_side(entering.values())) if sound else []
+            outputs = self._advanced(sound, side_by_side(entering.values())) if sound else []
             for index, output in zip(entering, outputs, strict=True):
                 try:
                     results[index] = self._finished(output, *work[index])
@@ -358,7 +377,7 @@ class TorchModelShard:
         sampling = step.sampling if history else SamplingParams(logprobs=step.sampling.logprobs)
         try:
             # One number tells that all are finite; where it does not, they are looked at.
-            if not math.isfinite(float(logits_V.sum())) and not _are_finite(logits_V):
+            if not math.isfinite(float(logits_V.sum())) and not torch.isfinite(logits_V).all():
                 raise NumericalError("the logits hold NaN or infinity")
             return self._sampler.draw(logits_V, history or History(), sampling, position)
         except NumericalError:
@@ -367,21 +386,10 @@ class TorchModelShard:
             raise
 
 
-def _side_by_side(entering: Iterable[Tensor | Passing]) -> Tensor | Passing:
-    ids = [part for part in entering if isinstance(part, Tensor)]
-    if ids:
-        return torch.cat(ids, 1)
-    return joined([part for part in entering if isinstance(part, Passing)])
-
-
 def _only(passing: Passing, start: int, stop: int) -> Passing:
     part = positions_of(passing, start, stop)
     assert isinstance(part, Passing)
     return part
-
-
-def _are_finite(values: Tensor) -> bool:
-    return bool(torch.isfinite(values).all())
 
 
 def _is_out_of_memory(error: Exception) -> bool:
