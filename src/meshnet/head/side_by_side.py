@@ -52,7 +52,7 @@ class SideBySide:
 
     @property
     def waiting(self) -> bool:
-        """Whether the answer to one of these calls is waited for."""
+        """Whether the answer to one of these calls is waited for, or waits to be told."""
         return any(map(self._machine.asks, self._calls))
 
     def overtake(self, refs: Iterable[StepRef]) -> None:
@@ -93,6 +93,8 @@ class SideBySide:
                 ended = await self._ended.get()
             if isinstance(ended, Exception):
                 raise ended
+            self._calls.pop(ended.ref, None)
+            self._overtaken.discard(ended.ref)
             if self._machine.asks(ended.ref):
                 return ended
 
@@ -104,19 +106,14 @@ class SideBySide:
         task = self._background.start(lambda: self._call(asked))
         self._calls[asked.ref] = _Call(asked.hops, task)
         if task is None:
-            self._end(asked.ref, Lost(asked.ref, "this head is closing"))
+            self._ended.put_nowait(Lost(asked.ref, "this head is closing"))
 
     async def _call(self, asked: Forward) -> None:
         try:
             ended: Replied | Lost | Exception = await self._ask(asked)
         except Exception as error:  # noqa: BLE001  # boundary: it is raised in the generation's task
             ended = error
-        self._end(asked.ref, ended)
-
-    def _end(self, ref: StepRef, ended: Replied | Lost | Exception) -> None:
-        if self._calls.pop(ref, None) is not None and ref not in self._overtaken:
-            self._ended.put_nowait(ended)
-        self._overtaken.discard(ref)
+        self._ended.put_nowait(ended)
 
     def _cancel(self, ref: StepRef) -> None:
         call = self._calls.pop(ref)
