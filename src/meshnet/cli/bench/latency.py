@@ -266,11 +266,12 @@ def latency_report(result: Mapping[str, Any]) -> Report:
     ]
     titles = (
         "variant, delay", "measured d", "messages m", "ms a token", "spread", "/ (m d + c)",
-        "/ star",
+        "/ other",
     )  # fmt: skip
     legend = (
         "d: one-way delay of every link; c: a token's time without delay, of the same round; "
-        "/ star: over the star without drafts on the same text."
+        "/ other: over the star without drafts on the same text; of drawn text, over the chain "
+        "without drafts."
     )
     series: dict[str, dict[float, Any]] = {}
     for row in result["rows"]:
