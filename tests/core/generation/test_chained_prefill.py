@@ -7,9 +7,10 @@ from dataclasses import replace
 from tests.core.generation.talk import LIMITS, Talk, miss, route_of
 from tests.core.generation.test_generation_chains import chained, drawn
 
+from meshnet.core.generation.sequence import Adoption
 from meshnet.core.generation.transcript import Delivered, Forward, Lost, Refilling, Replied
 from meshnet.core.protocol.messages import Mode, Reply
-from meshnet.core.vocabulary import Route
+from meshnet.core.vocabulary import Route, SessionId
 
 PROMPT = tuple(range(40))
 TEN_CHUNKS = replace(LIMITS, prefill_chunk=4, chunk_grain=4)
@@ -100,6 +101,20 @@ def test_answers_in_another_order_are_not_trusted():
 
     assert [each for each in talk.actions if isinstance(each, Refilling)]
     assert (talk.open.chain, talk.open.request.mode) == ((), Mode.PREFILL)
+
+
+def test_a_session_is_adopted_along_a_chain_as_well():
+    old = Adoption(SessionId("old"), 4, 9)
+    talk = Talk(prompt=PROMPT[:10], limits=TEN_CHUNKS, route=chained(), adoption=old)
+
+    first, second = talk.waiting
+    assert len(first.chain) == len(second.chain) == 2
+    assert (first.request.adopt, first.request.truncate) == (old.session, True)
+    assert first.request.sampling is not None
+    assert (second.request.adopt, second.request.sampling) == (None, None)
+    final(talk, first)
+    final(talk, second)
+    assert (talk.tokens, talk.machine.reused) == ([7], 4)
 
 
 def parted() -> Route:
