@@ -39,7 +39,7 @@ from transformers.cache_utils import (
 )
 
 from meshnet.core.vocabulary import KVBytes, LayerRange
-from meshnet.engine.kv import KEY_GRID, BufferedLayer, KVBuffer, kept_max
+from meshnet.engine.kv import KEY_GRID, BufferedLayer, KVBuffer, cell_stop, kept_max
 from meshnet.engine.states import State, copied, has_state, put_back, state_of, tensors_of
 
 _ROWS = "meshnet_rows"
@@ -152,7 +152,7 @@ class _LocalLayers:
 
     def can_truncate(self, length: int) -> bool:
         """Whether the session could go on from `length` as if it had never been longer."""
-        if not self.layers or (sums_up(self) and length not in (self.length, *self.copies)):
+        if not self.layers or (sums_up(self) and length not in self.copies):
             return False
         return all(
             layer.buffer.can_truncate(length)
@@ -166,7 +166,7 @@ class _LocalLayers:
         for index, layer in enumerate(self.layers):
             if isinstance(layer, KVLayer):
                 layer.buffer.truncate(length)
-            if has_state(layer) and length in self.copies:
+            if has_state(layer):
                 put_back(layer, self.copies[length][index])
         self.copies = {at: copies for at, copies in self.copies.items() if at <= length}
         self.length = length
@@ -237,11 +237,13 @@ def tensors(cache: Any) -> Iterator[tuple[int, Tensor]]:
             yield from ((index, tensor) for tensor in tensors_of(state))
 
 
-def kv_bytes(prefilled: Sequence[tuple[int, Any]]) -> KVBytes:
+def kv_bytes(prefilled: Sequence[tuple[int, Any]], context: int | None = None) -> KVBytes:
     """What a session takes, from caches after prefills of several lengths.
 
-    Known for layers of ours; for others a line above all that was measured.
+    Known for layers of ours; for others a line above all that was measured. No session is longer
+    than `context`, whatever a window keeps.
     """
+    longest = math.inf if context is None else cell_stop(context - 1)
     per_token = fixed = 0
     for layer in prefilled[-1][1].layers:
         if isinstance(layer, BufferedLayer) and layer.buffer.capacity:
@@ -249,7 +251,7 @@ def kv_bytes(prefilled: Sequence[tuple[int, Any]]) -> KVBytes:
             if layer.buffer.window is None:
                 per_token += position_bytes
             else:
-                fixed += position_bytes * kept_max(layer.buffer.window)
+                fixed += position_bytes * int(min(kept_max(layer.buffer.window), longest))
     sizes = [(length, _others_bytes(cache)) for length, cache in prefilled]
     slopes = [
         (later - earlier) / (length - start)
