@@ -70,6 +70,7 @@ def turn(shard: TorchModelShard) -> tuple[SessionState, list[bytes]]:
 def test_a_session_goes_on_from_a_mark_as_if_it_had_never_been_longer(
     shard_of: Callable[[str], TorchModelShard], name: str
 ):
+    """Pit A72."""
     shard = shard_of(name)
     state, gave = turn(shard)
 

@@ -49,6 +49,7 @@ async def test_a_turn_goes_on_from_a_mark_as_from_a_prefill(ended: Bench, length
 
 @pytest.mark.parametrize("length", [len(PROMPT) - 1, len(PROMPT) + 1])
 async def test_any_other_length_is_a_miss_and_the_head_may_refill(ended: Bench, length: int):
+    """Pit A72."""
     assert missed(await ended.ask(next_turn(length))) is MissReason.PAST_LENGTH
 
     ids = (*PROMPT, *FIRST)[:length] + QUESTION
