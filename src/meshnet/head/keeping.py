@@ -74,7 +74,7 @@ class Places:
         self, mode: Mode, asked: Callable[[], Sequence[Hop]], hops: Sequence[Hop], heard: Heard
     ) -> _Wait:
         """Hold the places until the block ends, in which the hops `asked()` are waited for."""
-        return _Wait(self, mode, asked, hops, heard)
+        return _Wait(self, mode, asked, hops, heard, self._loop.time())
 
     def close(self) -> None:
         """Nothing will be waited for any more."""
@@ -82,9 +82,6 @@ class Places:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def now(self) -> float:
-        return self._loop.time()
 
     def begin(self, wait: _Wait) -> None:
         """Most waits end long before a hop is to be told: they leave the timer as it is.
@@ -170,10 +167,11 @@ class _Wait:
         asked: Callable[[], Sequence[Hop]],
         hops: Sequence[Hop],
         heard: Heard,
+        since: float,
     ) -> None:
         self._places, self.mode, self.asked, self.hops = places, mode, asked, hops
         self._heard, self._over = heard, False
-        self.since = places.now()
+        self.since = since
 
     def __enter__(self) -> None:
         self._places.begin(self)

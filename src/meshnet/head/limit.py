@@ -35,7 +35,9 @@ class WaitLimit:
         task = asyncio.current_task()
         assert task is not None, "only a task can be cancelled"
         self._waiting, self._cancelling, self._reached = task, task.cancelling(), False
-        self._look_at(self._loop.time() + at_least_s)
+        when = self._loop.time() + at_least_s
+        if self._timer is None or when < self._timer_at:  # else it looks sooner, and then again
+            self._look_at(when)
 
     def end(self) -> bool:
         """The wait is over. True: it was cancelled, from here and from nowhere else."""
@@ -53,8 +55,6 @@ class WaitLimit:
 
     def _look_at(self, when: float) -> None:
         if self._timer is not None:
-            if self._timer_at <= when:
-                return  # it looks sooner, and then again
             self._timer.cancel()
         self._timer_at = when
         self._timer = self._loop.call_at(when, self._look)

@@ -77,8 +77,9 @@ class GenerationRun:
             if items:
                 self._next = Delivered()
                 return items
-            self._side_by_side.tidy()
-            actions = self._handle(await self._happening(asked))
+            alone = self._alone(asked)
+            event = await (self._happening(asked) if alone is None else self._answer(alone))
+            actions = self._handle(event)
 
     def close(self) -> None:
         """End it, whatever state it is in; ending twice is harmless."""
@@ -116,7 +117,15 @@ class GenerationRun:
     def _handle(self, event: GenerationEvent) -> list[GenerationAction]:
         return self._machine.handle(event, self._clock())
 
+    def _alone(self, asked: Sequence[Asked]) -> Forward | None:
+        """Return the only question, if it is one and nothing else is under way."""
+        if len(asked) != 1 or self._side_by_side.busy:
+            return None
+        (only,) = asked
+        return only if isinstance(only, Forward) else None
+
     async def _happening(self, asked: Sequence[Asked]) -> GenerationEvent:
+        self._side_by_side.tidy()
         forwards = [each for each in asked if isinstance(each, Forward)]
         if len(forwards) > 1 or self._side_by_side.waiting:
             return await self._side_by_side.next(forwards, self._clock)
@@ -156,7 +165,8 @@ class GenerationRun:
 
     async def _ask(self, asked: Forward) -> Replied | Lost:
         self._seen.forwarding(asked.request)
-        is_last = asked.hops[-1] == self._machine.route.hops[-1]
+        last = self._machine.route.hops[-1]
+        is_last = last in asked.chain if asked.chain else asked.hop == last
         event = await self._calls.forward(asked)
         self._places.told(asked, event, is_last=is_last)
         return event

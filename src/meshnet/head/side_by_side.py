@@ -55,6 +55,11 @@ class SideBySide:
         """Whether the answer to one of these calls is waited for, or waits to be told."""
         return any(map(self._machine.asks, self._calls))
 
+    @property
+    def busy(self) -> bool:
+        """Whether there is any call, waited for or not, whose end has not been told."""
+        return bool(self._calls)
+
     def overtake(self, refs: Iterable[StepRef]) -> None:
         """Leave these calls alone, whatever comes of them."""
         self._overtaken.update(ref for ref in refs if ref in self._calls)

@@ -197,7 +197,8 @@ class Generation:
         self._accounts.answered(hop, reply, waited_s=now - question.asked_at)
         if isinstance(reply, Refusal):
             return self._turn(self._recovery.refused(question, hop, reply, now), now)
-        expected, last = question.forward.hops[-1], self._questions.route.hops[-1]
+        forward, last = question.forward, self._questions.route.hops[-1]
+        expected = forward.chain[-1] if forward.chain else forward.hop
         is_tail = expected is last or expected == last
         if (hop is not expected and hop != expected) or not is_answer(
             reply, question.step, is_tail=is_tail

@@ -57,11 +57,13 @@ class Pipeline:
     def __init__(self, steps: Sequence[Step], first_number: int, rooms: Sequence[int]) -> None:
         """`rooms` says how many steps each stage may have at once."""
         self._rooms = tuple(rooms)
-        self._before: list[deque[Entering]] = [deque() for _ in rooms]
-        self._before[0].extend(
-            Entering(step, number, 0, None) for number, step in enumerate(steps, first_number)
-        )
-        self._at: list[dict[int, Question]] = [{} for _ in rooms]
+        self._before: list[deque[Entering]] = []
+        self._at: list[dict[int, Question]] = []
+        for _ in rooms:
+            self._before.append(deque())
+            self._at.append({})
+        for number, step in enumerate(steps, first_number):
+            self._before[0].append(Entering(step, number, 0, None))
 
     @property
     def open(self) -> list[Question]:
@@ -74,8 +76,11 @@ class Pipeline:
     @property
     def steps(self) -> tuple[Step, ...]:
         """What is at the first stage or before it, in order."""
-        at = (question.step for question in self._at[0].values())
-        return (*at, *(entering.step for entering in self._before[0]))
+        at, before = self._at[0], self._before[0]
+        if not at and not before:
+            return ()
+        waiting = (entering.step for entering in before)
+        return (*(question.step for question in at.values()), *waiting)
 
     @property
     def room(self) -> int:

@@ -55,7 +55,11 @@ class Questions:
             sequence.ids, spec.stop.stop_ids, fixed=limits.drafts, windows=limits.windows
         )
         self._chains = limits.chains
+        self._staged: Route | None = None
+        """The route that the stages are of, and whether its hops hand steps on."""
+        self._chained = False
         self._stages: tuple[tuple[Hop, ...], ...] = ()
+        self._rooms: tuple[int, ...] = ()
         self._guessing, self._drafts_failed = False, 0
         self.guessed = False
         self._chunking = Chunking(limits.prefill_chunk, limits.chunk_grain, limits.step_price)
@@ -91,8 +95,8 @@ class Questions:
             self.filling_since = now
         first_number = self._step + 1
         self._step += len(steps)
-        self._stages = self._stages_now()
-        pipeline = Pipeline(steps, first_number, [_room(hops) for hops in self._stages])
+        self._set_stages()
+        pipeline = Pipeline(steps, first_number, self._rooms)
         self.add_windows(pipeline)
         return pipeline
 
@@ -112,11 +116,14 @@ class Questions:
         steps = pipeline.steps
         return bool(steps) and right == guesses and steps[0].tokens[0] == drawn.ids[-1]
 
-    def _stages_now(self) -> tuple[tuple[Hop, ...], ...]:
+    def _set_stages(self) -> None:
         """Say which hops answer as one: those that hand steps on, of sessions that all hold."""
-        if self._chains and self._sequence.use is CacheUse.CACHED:
-            return self.route.segments
-        return tuple((hop,) for hop in self.route.hops)
+        chained = self._chains and self._sequence.use is CacheUse.CACHED
+        if self._staged is self.route and self._chained == chained:
+            return
+        self._staged, self._chained = self.route, chained
+        self._stages = self.route.segments if chained else tuple((hop,) for hop in self.route.hops)
+        self._rooms = tuple(map(_room, self._stages))
 
     def leave_chain(self) -> None:
         """Nodes failed to hand a step on: from now on each is asked by itself."""
@@ -173,21 +180,22 @@ class Questions:
     def _ask(
         self, pipeline: Pipeline, entering: Entering, remaining_s: float, now: float
     ) -> Forward:
-        step = entering.step
+        step, hops = entering.step, self._stages[entering.stage]
         forward = forward_for(
             step,
             StepRef(self.attempt, entering.number, entering.stage),
             entering.activation,
-            hops=self._stages[entering.stage],
+            hops=hops,
             spec=self._spec,
             route=self.route,
             limits=self._limits,
             remaining_s=remaining_s,
         )
         if step.mode is not Mode.STATELESS:
-            self._touched |= {hop.node: None for hop in forward.hops}
+            for hop in hops:
+                self._touched[hop.node] = None
         tokens, activation = len(step.tokens), entering.activation
-        self._accounts.asked(forward.hops, tokens=tokens, activation=activation)
+        self._accounts.asked(hops, tokens=tokens, activation=activation)
         pipeline.ask(Question(forward, step, now, now + forward.silence_s))
         return forward
 

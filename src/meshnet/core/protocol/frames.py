@@ -167,7 +167,7 @@ def _encode_ids(ids: tuple[int, ...]) -> bytes:
 def joined(header: bytes, ids: bytes, meta: bytes, activation: Activation | None) -> bytes:
     """Put the parts behind each other, the tensors at a multiple of ALIGNMENT."""
     if activation is None:
-        return b"".join((header, ids, meta))
+        return header + ids + meta
     gap = bytes(-(len(header) + len(ids) + len(meta)) % ALIGNMENT)
     return b"".join((header, ids, meta, gap, activation.data))
 
