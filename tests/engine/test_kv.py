@@ -158,3 +158,18 @@ def test_a_session_takes_no_more_than_its_shard_promised(tmp_path: Path, name: s
             past += length
 
             assert allocated_bytes(cache) <= shard.description.kv_bytes.of(past)
+
+
+@pytest.mark.parametrize("name", ["mistral-swa", "gemma3"])
+def test_a_window_promises_no_more_than_the_context_can_hold(tmp_path: Path, name: str):
+    """Windows keep up to 1,023 positions more than they are wide, if there are as many."""
+    context = 300
+    path = save_family(tmp_path, name, max_position_embeddings=context)
+    shard, layers = load_shard(path, LayerRange(0, LAYERS)), LayerRange(0, LAYERS)
+    cache = shard._runner.new_cache(layers)
+
+    with torch.inference_mode():
+        segments = [Segment(0, context, cache)]
+        shard._runner.passing(torch.full((1, context), 7), layers, segments)
+
+    assert shard.description.kv_bytes.of(context) == allocated_bytes(cache)

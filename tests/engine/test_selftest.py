@@ -136,16 +136,27 @@ def test_a_lost_cache_is_not_taken_for_rounding(
     assert not any(shard.supports_kv_cache for shard in shards)
 
 
-def test_weights_that_are_no_numbers_are_refused(tmp_path: Path):
+@pytest.mark.parametrize("weights", list(WeightFormat))
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.layers.1.mlp.up_proj.weight",
+        "model.layers.2.input_layernorm.weight",
+        "model.embed_tokens.weight",
+    ],
+)
+def test_weights_that_are_no_numbers_are_refused_by_name(
+    tmp_path: Path, name: str, weights: WeightFormat
+):
     from safetensors.torch import load_file, save_file
 
     path = save_family(tmp_path, "llama", shard_size="1GB")
     tensors = load_file(path / "model.safetensors")
-    tensors["model.layers.1.mlp.up_proj.weight"].fill_(torch.nan)
+    tensors[name].fill_(torch.nan)
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
 
-    with pytest.raises(ModelError, match="NaN or infinity"):
-        load_shard(path, HEAD)
+    with pytest.raises(ModelError, match=f"{name}' holds NaN or infinity"):
+        load_shard(path, HEAD, weights=weights)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import nn
 from transformers import AutoConfig
 from transformers import __version__ as transformers_version
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -175,6 +176,15 @@ def _check_complete(path: Path, info: dict[str, Any]) -> None:
     missing = sorted(info["missing_keys"])
     if missing:
         raise ModelError(f"{path}: {len(missing)} tensors are missing, for example {missing[0]!r}")
+
+
+def check_numbers(path: Path, model: nn.Module) -> None:
+    """Raise ModelError for weights that hold NaN or infinity, and say which."""
+    for name, tensor in model.state_dict().items():
+        # Finite numbers may still have an infinite sum: then they are looked at.
+        sound = not tensor.is_floating_point() or bool(torch.isfinite(tensor.sum()))
+        if not sound and not torch.isfinite(tensor).all():
+            raise ModelError(f"{path}: tensor {name!r} holds NaN or infinity")
 
 
 def _tensor_files(path: Path) -> dict[str, str]:

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from meshnet.core.vocabulary import LayerRange
-from meshnet.engine.checkpoint import Checkpoint, LoadedLayers, read_model
+from meshnet.engine.checkpoint import Checkpoint, LoadedLayers, check_numbers, read_model
 from meshnet.engine.heap import give_back
 from meshnet.engine.linear_choice import LinearChoice
 from meshnet.engine.quantising import Quantiser
@@ -51,12 +51,14 @@ def load_converted(
     model = read_model(path, checkpoint, config, held, torch.float32, Part.ENDS).to(device)
     layers: TrimmedLayers = model.meshnet_layers
     checkpoint.close()
+    check_numbers(path, model)
     quantiser.convert(model)
     _drop_unused_embedding(model, held)
     _own(model)
     for group in groups(held, _layer_bytes(layers)):
         part = read_model(path, checkpoint, config, group, torch.float32, Part.LAYERS)
         checkpoint.close()
+        check_numbers(path, part)
         _move(part.meshnet_layers, layers, quantiser, device)
         del part
         give_back()

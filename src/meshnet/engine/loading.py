@@ -19,7 +19,7 @@ from meshnet.core.vocabulary import (
 )
 from meshnet.engine.activations import WIRE_DTYPES
 from meshnet.engine.attention_choice import choose_attention
-from meshnet.engine.checkpoint import LoadedLayers, read_config
+from meshnet.engine.checkpoint import LoadedLayers, check_numbers, read_config
 from meshnet.engine.formats import Form, format_for, load_in_format
 from meshnet.engine.forward import LayerRunner
 from meshnet.engine.heap import give_back
@@ -79,7 +79,11 @@ def load_shard(
     form_of = weights or format_for(where)
     loaded, form = load_in_format(path, config, layers, form_of, where, report)
     limit = rotary_limit(loaded.model.config.get_text_config(decoder=True))
-    runner, findings = _tested(loaded.model, form, limit, fast_prefill, report)
+    try:
+        runner, findings = _tested(loaded.model, form, limit, fast_prefill, report)
+    except ModelError:
+        check_numbers(path, loaded.model)  # then that is why
+        raise
     name = model or ModelId(path.name)
     description = _description(path, name, runner, loaded, form, findings, runs)
     return TorchModelShard(
@@ -109,7 +113,7 @@ def _tested(
         lean = lean_runner(model, generic, attention.ours, context, compiled=closeness)
     runner = lean or generic
     give_back()  # what the joined weights were made from
-    findings = self_test(runner, positions_max, closeness)
+    findings = self_test(runner, positions_max, closeness, context=context)
     # Compiled steps attend in a way of their own, which is exact and as fast.
     chosen = attention.name in runner.attention
     for note in (*(attention.notes if chosen else ()), *findings.notes):

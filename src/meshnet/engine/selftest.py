@@ -82,11 +82,18 @@ class Findings:
 
 
 @torch.inference_mode()
-def self_test(runner: Runner, positions_max: int, closeness: Closeness | None = None) -> Findings:
+def self_test(
+    runner: Runner,
+    positions_max: int,
+    closeness: Closeness | None = None,
+    *,
+    context: int | None = None,
+) -> Findings:
     """Try the held layers on a few random positions. Raises ModelError if they yield no numbers.
 
     Args:
         closeness: of the weight format; that of the element type if left out.
+        context: positions that a session has at most.
     """
     trial = _Trial(runner, positions_max, closeness or closeness_of(runner.dtype))
     try:
@@ -96,7 +103,7 @@ def self_test(runner: Runner, positions_max: int, closeness: Closeness | None = 
     if not bool(torch.isfinite(whole_TD).all()):
         raise ModelError(f"layers {runner.held} yield NaN or infinity in {runner.dtype}")
     try:
-        return _cached_findings(trial, whole_TD)
+        return _cached_findings(trial, whole_TD, context)
     except (RuntimeError, ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
         return _no_cache(f"layers {runner.held} fail with a cache: {error}")
 
@@ -144,13 +151,13 @@ def random_input(runner: Runner, positions: int) -> Tensor | Passing:
     )
 
 
-def _cached_findings(trial: _Trial, whole_TD: Tensor) -> Findings:
+def _cached_findings(trial: _Trial, whole_TD: Tensor, context: int | None) -> Findings:
     short, long = PREFILLS
     caches = [trial.new_cache() for _ in range(3)]
     prefilled = list(zip((short, long, trial.positions), caches, strict=True))
     for length, cache in prefilled:
         trial.run(0, length, cache)
-    promised = kv_bytes(prefilled)
+    promised = kv_bytes(prefilled, context)
     empty = unfilled_layers(caches[0])
     if empty:
         return _no_cache(f"layers {empty} hold nothing after a prefill: they swallow the cache")
