@@ -91,6 +91,7 @@ def test_it_goes_back_more_than_once(shard_of: Callable[[str], TorchModelShard],
 
     shard.truncate(state, PROMPT)
 
+    assert state.marks.lengths == tuple(state.cache.copies) == (PROMPT,)
     assert ran(shard, state, PROMPT, PROMPT + 1) == gave[1]
 
 

@@ -69,9 +69,9 @@ def scatter(whole: Any, layers: Sequence[Any]) -> None:
         for at, layer in enumerate(layers):
             own = getattr(layer, name)
             for key, value in part.items():
-                own[key] = _put(own[key], value[at : at + 1]) if _is_tensor(value) else value
-    for layer in layers:
-        layer.device, layer.dtype = whole.device, whole.dtype
+                if isinstance(value, Tensor):
+                    assert isinstance(own[key], Tensor), "a state that began in company"
+                    own[key].copy_(value[at : at + 1])
 
 
 def kind_of(layer: Any) -> tuple[object, ...]:
@@ -88,14 +88,4 @@ def _copied(value: Any) -> Any:
 
 
 def _side_by_side(values: Sequence[Any]) -> Any:
-    return torch.cat(list(values)) if _is_tensor(values[0]) else values[0]
-
-
-def _put(held: Any, new: Tensor) -> Tensor:
-    if isinstance(held, Tensor) and held.shape == new.shape:
-        return held.copy_(new)
-    return new.clone()
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, Tensor)
+    return torch.cat(list(values)) if isinstance(values[0], Tensor) else values[0]
