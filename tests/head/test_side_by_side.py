@@ -84,6 +84,26 @@ async def test_calls_of_closed_questions_are_cancelled_but_for_those_that_were_o
         assert set(beside.cancelled) == {first, second}
 
 
+async def test_an_overtaken_call_that_has_ended_is_forgotten():
+    async with two_open() as beside:
+        first, second = (each.ref for each in beside.talk.waiting)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await beside.calls.next(beside.talk.waiting, beside.clock)
+        beside.calls.overtake([first, second])
+        beside.talk.lose()
+        beside.calls.tidy()
+        assert beside.calls.busy
+
+        beside.go_on.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        beside.calls.tidy()
+
+        assert not beside.calls.busy
+        assert beside.cancelled == []
+
+
 async def test_time_passes_where_nobody_answers():
     async with two_open() as beside:
         deadline = beside.talk.machine.deadline()

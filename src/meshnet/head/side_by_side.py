@@ -65,9 +65,10 @@ class SideBySide:
         self._overtaken.update(ref for ref in refs if ref in self._calls)
 
     def tidy(self) -> None:
-        """Cancel the calls that nobody waits for, but for those that were overtaken."""
+        """Cancel the calls that nobody waits for, but for those that were overtaken and go on."""
         for ref in [ref for ref in self._calls if not self._machine.asks(ref)]:
-            if ref not in self._overtaken:
+            task = self._calls[ref].task
+            if ref not in self._overtaken or task is None or task.done():
                 self._cancel(ref)
 
     def close(self) -> None:
