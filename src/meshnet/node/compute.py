@@ -139,7 +139,13 @@ class ComputeThread:
             return True
 
         try:
-            await self._ended(call, withdraw)
+            try:
+                await call.wake
+            except asyncio.CancelledError:
+                await self._given_up(call, withdraw)
+                raise
+            if call.error is not None:
+                raise call.error
             result: T = call.result
             return result
         finally:
@@ -158,7 +164,13 @@ class ComputeThread:
             return self._scheduler.remove(step_id)
 
         try:
-            await self._ended(call, withdraw)
+            try:
+                await call.wake
+            except asyncio.CancelledError:
+                await self._given_up(call, withdraw)
+                raise
+            if call.error is not None:
+                raise call.error
         finally:
             call.let_go()
 
@@ -176,20 +188,14 @@ class ComputeThread:
         if waiting >= self._jobs_max:
             raise NoRoom(f"{waiting} steps wait already", RETRY_AFTER_S)
 
-    async def _ended(self, call: _Call[Any], withdraw: Callable[[], bool]) -> None:
-        """Wait for the end of work, or withdraw it if the caller is cancelled before it starts."""
-        try:
-            await call.wake
-        except asyncio.CancelledError:
-            with self._lock:
-                withdrawn = withdraw()
-            while not withdrawn and not call.ended:  # however often it is cancelled meanwhile
-                call.wake = call.loop.create_future()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await call.wake
-            raise
-        if call.error is not None:
-            raise call.error
+    async def _given_up(self, call: _Call[Any], withdraw: Callable[[], bool]) -> None:
+        """Withdraw work whose caller was cancelled, or wait for its end if it has started."""
+        with self._lock:
+            withdrawn = withdraw()
+        while not withdrawn and not call.ended:  # however often it is cancelled meanwhile
+            call.wake = call.loop.create_future()
+            with contextlib.suppress(asyncio.CancelledError):
+                await call.wake
 
     def _main(self, on_start: Callable[[], object] | None, started: threading.Event) -> None:
         try:
@@ -223,8 +229,8 @@ class ComputeThread:
                 return False
             function = self._functions.popleft() if self._functions else None
             batch = Batch() if function else self._scheduler.next_batch(self._clock())
-            steps = [self._steps.pop(step_id) for step_id in batch.run]
-            spent = [self._steps.pop(step_id) for step_id in batch.spent]
+            steps = list(map(self._steps.pop, batch.run))
+            spent = list(map(self._steps.pop, batch.spent))
         if function is not None:
             _run_function(function)
         if spent:

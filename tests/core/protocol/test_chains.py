@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -28,8 +28,10 @@ from meshnet.core.vocabulary import (
     DType,
     Hop,
     LayerRange,
+    ModelId,
     NodeId,
     SampledToken,
+    SamplingParams,
     SessionId,
     TensorSpec,
 )
@@ -67,6 +69,36 @@ def test_the_next_hop_gets_the_activation_the_rest_of_the_way_and_less_time():
     assert onward == replace(
         STEP, layers=LayerRange(3, 6), route=ROUTE[1:], activation=ROW, deadline_ms=700, stages=1
     )
+
+
+def test_whatever_else_a_step_says_is_handed_on():
+    step = replace(
+        STEP,
+        model=ModelId("m"),
+        fingerprint="fp",
+        prefix="0" * 16,
+        wire=1,
+        sampling=SamplingParams(seed=3),
+        want_token=False,
+        truncate=True,
+        adopt=SessionId("before"),
+        trace="t",
+        owner="o",
+    )
+    plain = ForwardRequest(Mode.PREFILL)
+    silent = {
+        field.name
+        for field in fields(step)
+        if getattr(step, field.name) == getattr(plain, field.name)
+    }
+    own = {"layers", "route", "activation", "deadline_ms", "stages"}
+
+    onward = handed_on(step, ANSWER, took_ms=300)
+
+    assert silent == {"activation", "raw", "raw_shape", "raw_dtype"}
+    for field in fields(step):
+        if field.name not in own:
+            assert getattr(onward, field.name) == getattr(step, field.name)
 
 
 def test_the_last_hop_s_tokens_and_every_refusal_go_to_the_head():

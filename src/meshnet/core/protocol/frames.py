@@ -34,6 +34,7 @@ from meshnet.core.vocabulary import (
     BadField,
     Buffer,
     DType,
+    Hop,
     LayerRange,
     TensorSpec,
     TooLarge,
@@ -47,7 +48,9 @@ ALIGNMENT = 16
 DIMENSIONS_MAX = 4
 """Of the one tensor that a header describes; others are described in the meta block."""
 SEEN_MAX = 64
-"""Shapes and layer ranges that are remembered as values: steps of a session have the same."""
+"""Shapes, layer ranges and short meta blocks that are remembered as the values they say."""
+SEEN_BYTES = 1024
+"""What is a short meta block."""
 _HEADER = struct.Struct("<BBHIQQ8sIIIIIBBHIIII")
 _ONE_ID = struct.Struct("<I")
 _NUMBER_AT = 4
@@ -150,6 +153,8 @@ def _meta_of(request: ForwardRequest, described: tuple[TensorSpec, ...]) -> byte
     """Return the meta block; a plain decode has none."""
     if not described and request.sampling is None and request.adopt is None and not request.route:
         return b""
+    if not described and request.sampling is None and request.adopt is None:
+        return _route_meta(request.route)
     return print_meta(
         Meta(
             sampling=request.sampling,
@@ -158,6 +163,11 @@ def _meta_of(request: ForwardRequest, described: tuple[TensorSpec, ...]) -> byte
             route=request.route,
         )
     )
+
+
+@lru_cache(maxsize=SEEN_MAX)
+def _route_meta(route: tuple[Hop, ...]) -> bytes:
+    return print_meta(Meta(route=route))
 
 
 def _encode_ids(ids: tuple[int, ...]) -> bytes:
@@ -275,7 +285,7 @@ def read_rest(
     if end > len(frame):
         raise BadField(h.META, f"at most the {len(frame) - at} bytes there are", meta_bytes)
     view = memoryview(frame)
-    meta = read_meta(view[at:end], limits) if meta_bytes else _NO_META
+    meta = _meta(view[at:end], limits) if meta_bytes else _NO_META
     specs = meta.tensors if described == _NOTHING else _specs(described, meta)
     if not specs:
         if end != len(frame):
@@ -286,6 +296,16 @@ def read_rest(
     if len(frame) != expected or (begin > end and any(view[end:begin])):
         raise BadField("frame", f"{expected} bytes, those between parts zero", len(frame))
     return meta, Activation(specs, view[begin:])
+
+
+def _meta(data: memoryview, limits: Limits) -> Meta:
+    """Read a meta block. Steps of a session that are handed on bring the same one each time."""
+    return read_meta(data, limits) if len(data) > SEEN_BYTES else _seen_meta(bytes(data), limits)
+
+
+@lru_cache(maxsize=SEEN_MAX)
+def _seen_meta(data: bytes, limits: Limits) -> Meta:
+    return read_meta(data, limits)
 
 
 _NO_META = Meta()
