@@ -44,8 +44,10 @@ class Trouble:
             raise HopLost("connection reset")
         if fate < 0.06:
             await asyncio.sleep(self.rng.uniform(0.0, 3.0))
-        elif fate < 0.10:
-            self.tasks.create_task(self._late_copy(node, asked, self.rng.uniform(0.0, 4.0)))
+        elif fate < 0.15:
+            latest_s = self.rng.choice([0.02, 4.0])  # while the chat goes on, or in a later turn
+            late = self._late_copy(node, asked, self.rng.uniform(0.0, latest_s))
+            self.tasks.create_task(late)
         elif fate > 0.997:
             self.cluster.boot(node)
 
