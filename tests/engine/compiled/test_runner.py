@@ -145,6 +145,20 @@ def test_logits_of_some_rows_are_those_among_all(tmp_path: Path):
     assert torch.equal(some, every[[8, 2]])
 
 
+@torch.inference_mode()
+def test_logits_of_some_rows_are_right_where_hidden_states_are_wider_than_all_else(tmp_path: Path):
+    """A batch of which one step wants no token keeps almost all rows."""
+    narrow = {"hidden_size": 256, "intermediate_size": 32, "num_attention_heads": 2, "head_dim": 16}
+    path = save_family(tmp_path, "llama", max_position_embeddings=CONTEXT, **narrow)
+    runner = _compiled(path)
+    ids = entering_of(runner, 40)
+    every = runner.logits(ids, WHOLE, [Segment(0, 40, None)], range(40))
+
+    some = runner.logits(ids, WHOLE, [Segment(0, 40, None)], range(39))
+
+    assert torch.equal(some, every[:39])
+
+
 def test_what_enters_is_not_written_to(tmp_path: Path):
     """A node may keep it, to send it again."""
     runner = _compiled(_saved(tmp_path, "qwen3"), layers=LayerRange(2, 4))

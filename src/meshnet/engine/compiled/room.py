@@ -52,7 +52,7 @@ class StepRoom:
             "levels": levels_bytes.py_func(rows, widest, shape.pair),
             "steps": rows * 4,
             "sums": rows * shape.pair * 4,
-            "product": rows * 4 * max(heads + 2 * shape.keys * shape.size, 2 * shape.inner),
+            "product": rows * 4 * max(heads + 2 * shape.keys * shape.size, 2 * shape.inner, widest),
             "queries": rows * heads * 4,
             "attended": rows * heads * 4,
             "own": parts * own,
