@@ -176,6 +176,20 @@ async def test_a_release_by_the_head_ends_the_streams_between_the_nodes_too():
                 await asyncio.sleep(0)
 
 
+async def test_nodes_open_their_streams_to_each_other_before_a_step_comes():
+    async with three() as mesh:
+        mesh.services[0].go_on = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(mesh.head.chain(IDS, step(), 10))
+            await mesh.services[0].arrived.wait()
+            async with asyncio.timeout(10):
+                while [each.pins[S] for each in mesh.services] != [1, 2, 2]:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+            mesh.services[0].go_on.set()
+
+    assert [len(service.seen) for service in mesh.services] == [1, 1, 1]
+
+
 async def test_a_node_dials_nobody_it_was_not_told_of():
     async with three(unknown=True) as mesh:
         node, end = await mesh.head.chain(IDS, step(), 10)

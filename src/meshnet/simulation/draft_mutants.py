@@ -98,7 +98,7 @@ class TakesAnswersOfVoidWindows(Generation):
 
     def handle(self, event: GenerationEvent, now: float) -> list[GenerationAction]:
         if isinstance(event, Replied) and isinstance(self._state, Asking):
-            asked = next(self._state.pipeline.open, None)
+            asked = next(iter(self._state.pipeline.open), None)
             long = None if isinstance(event.reply, Refusal) else event.reply.cached
             if asked is not None and long == asked.step.length_after:
                 event = replace(event, ref=asked.forward.ref)

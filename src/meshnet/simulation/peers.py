@@ -39,6 +39,9 @@ class SimPeers:
             self._streams[node, step.session] = stream
         stream.pass_on(number, step)
 
+    async def prepare(self, opening: Opening) -> None:
+        """Streams open with their first step here."""
+
     def drop(self, session: SessionId) -> None:
         """Close the session's streams."""
         for key, stream in list(self._streams.items()):

@@ -18,6 +18,7 @@ from typing import Protocol
 from meshnet.core.protocol.chains import handed_on
 from meshnet.core.protocol.frames_replies import encode_answer
 from meshnet.core.protocol.messages import Code, ForwardRequest, Refusal, Reply
+from meshnet.core.protocol.opening import Opening
 from meshnet.core.vocabulary import HopLost, NodeId, SessionId
 
 Tell = Callable[[bytes], Awaitable[None]]
@@ -29,6 +30,9 @@ class Onward(Protocol):
 
     async def hand_on(self, node: NodeId, number: int, step: ForwardRequest) -> None:
         """Send a chained step. Raises HopLost, also for a node that is not known."""
+
+    async def prepare(self, opening: Opening) -> None:
+        """Get ready to hand on the steps of a stream that was opened so. Raises nothing."""
 
     def drop(self, session: SessionId) -> None:
         """End what was opened for the session."""
@@ -44,6 +48,11 @@ class Handing:
     def head_came(self, session: SessionId, tell: Tell) -> None:
         """The head of a session has a stream to this node now."""
         self._heads[session] = tell
+
+    async def prepare(self, opening: Opening) -> None:
+        """Be ready when the head's first step comes, which is on its way meanwhile."""
+        if not opening.onward and opening.next is not None:
+            await self._onward.prepare(opening)
 
     def head_left(self, session: SessionId, tell: Tell) -> None:
         """It has none any more, unless it opened another."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from weakref import WeakValueDictionary
 
 from meshnet.core.protocol.chains import CHAINED, as_asked_alone
@@ -53,8 +54,8 @@ class Chains:
             return streams
         async with asyncio.TaskGroup() as opening:
             tasks = {
-                node: opening.create_task(self._pool.opened(node, steps[node]))
-                for node, stream in streams.items()
+                node: opening.create_task(self._pool.opened(node, _onward_from(steps[node], at)))
+                for at, (node, stream) in enumerate(streams.items())
                 if stream is None
             }
         return streams | {node: task.result() for node, task in tasks.items()}
@@ -91,3 +92,8 @@ class Chains:
         if isinstance(reply, Refusal) and reply.code is Code.NO_ROOM and request.session:
             self._pool.drop(request.session)
         return node, reply
+
+
+def _onward_from(step: ForwardRequest, at: int) -> ForwardRequest:
+    """Return what tells the hop of that place who comes behind it."""
+    return replace(step, route=step.route[at:])

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from meshnet.core.protocol.limits import Limits
-from meshnet.core.protocol.messages import ForwardRequest
+from meshnet.core.protocol.messages import ForwardRequest, Mode
+from meshnet.core.protocol.opening import Opening
 from meshnet.core.vocabulary import HopLost, NodeId, SessionId
 from meshnet.wire.stream_pool import StreamPool
+
+PREPARE_S = 2.0
+"""How long a first step waits for a stream that is opened for it before it came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,24 @@ class PeerStreams:
         if stream is None:
             raise HopLost("no stream")
         stream.pass_on(number, step)
+
+    async def prepare(self, opening: Opening) -> None:
+        node = opening.next
+        if node is None or node not in self._urls:
+            return
+        alike = ForwardRequest(
+            Mode.DECODE,
+            opening.session,
+            model=opening.model,
+            fingerprint=opening.fingerprint,
+            wire=opening.wire,
+            trace=opening.trace,
+            owner=opening.owner,
+        )
+        if self._pool.held(node, alike) is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PREPARE_S):
+                    await self._pool.opened(node, alike)
 
     def drop(self, session: SessionId) -> None:
         self._pool.drop(session)

@@ -77,6 +77,7 @@ class StreamServer:
             await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
             if not opening.onward:
                 self._handing.head_came(opening.session, tell)
+            await self._handing.prepare(opening)
             await self._steps(opening, receive, send)
         finally:
             self._handing.head_left(opening.session, tell)

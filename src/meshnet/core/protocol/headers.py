@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import Mode
-from meshnet.core.vocabulary import BadField, DType, LayerRange, ModelId, SessionId
+from meshnet.core.vocabulary import BadField, DType, LayerRange, ModelId, NodeId, SessionId
 
 SESSION = "X-Meshnet-Session"
 CACHE = "X-Meshnet-Cache"
@@ -37,6 +37,7 @@ OWNER = "X-Meshnet-Owner"
 STAGES = "X-Meshnet-Stages"
 LINGER = "X-Meshnet-Linger"
 ONWARD = "X-Meshnet-Onward"
+NEXT = "X-Meshnet-Next"
 RETRY_AFTER = "Retry-After"
 CONTENT_TYPE = "Content-Type"
 
@@ -63,6 +64,7 @@ FIELDS = (
     STAGES,
     LINGER,
     ONWARD,
+    NEXT,
 )
 
 INTEGER_DIGITS = 10
@@ -217,6 +219,12 @@ def read_truncate(found: dict[str, str]) -> bool:
 
 def read_linger(found: dict[str, str]) -> bool:
     return _read_flag(found, LINGER)
+
+
+def read_next(found: dict[str, str]) -> NodeId | None:
+    """Return to whom steps of a stream will be handed on."""
+    text = _read_quoted(found, NEXT)
+    return None if text is None else NodeId(text)
 
 
 def read_onward(found: dict[str, str]) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from meshnet.core.protocol import headers as h
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import ForwardRequest
-from meshnet.core.vocabulary import ModelId, SessionId
+from meshnet.core.vocabulary import ModelId, NodeId, SessionId
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,8 @@ class Opening:
     stages: int = 1
     onward: bool = False
     """Opened by the hop before, which hands on the head's steps: answers go to the head."""
+    next: NodeId | None = None
+    """To whom steps will be handed on: the node may open a stream there before the first comes."""
 
     @classmethod
     def of(cls, request: ForwardRequest) -> Opening:
@@ -39,6 +41,7 @@ class Opening:
             trace=request.trace,
             owner=request.owner,
             stages=request.stages,
+            next=request.route[0].node if request.route else None,
         )
 
     def covers(self, request: ForwardRequest) -> bool:
@@ -70,6 +73,8 @@ class Opening:
             fields[h.STAGES] = str(self.stages)
         if self.onward:
             fields[h.ONWARD] = "1"
+        if self.next is not None:
+            fields[h.NEXT] = h.print_quoted(self.next)
         return fields
 
     @classmethod
@@ -85,4 +90,5 @@ class Opening:
             owner=h.read_owner(found),
             stages=h.read_stages(found),
             onward=h.read_onward(found),
+            next=h.read_next(found),
         )
