@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -46,6 +49,45 @@ def test_every_part_runs_once_before_a_step_returns():
     team.run(lambda *arguments: seen.append(arguments), 7)
 
     assert sorted(seen) == [(7, part, 4) for part in range(4)]
+
+
+@pytest.mark.parametrize("failing", [{0}, {1}, {0, 1, 2}], ids=str)
+def test_a_step_that_fails_in_some_parts_raises_and_the_next_one_is_whole(failing: set[int]):
+    """Else a step would return while others still write to its memory."""
+    team, seen = Team(3), []
+
+    def fail(part: int, parts: int) -> None:
+        if part in failing:
+            raise ValueError(part)
+
+    for _ in range(2):
+        with pytest.raises(ValueError):
+            team.run(fail)
+        team.run(lambda *arguments: seen.append(arguments))
+
+    assert sorted(seen) == sorted((part, 3) for part in (0, 1, 2) * 2)
+
+
+FORKED = """
+import os
+from meshnet.engine.compiled.team import Team
+team, seen = Team(3), []
+team.run(lambda *arguments: None)
+child = os.fork()
+team.run(lambda *arguments: seen.append(arguments))
+if child:
+    os.waitpid(child, 0)
+print(sorted(seen))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+def test_a_forked_process_has_helpers_of_its_own():
+    output = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+
+    assert output == "[(0, 3), (1, 3), (2, 3)]\n" * 2
 
 
 def test_callers_that_come_at_once_get_their_own_results(threads: Any):
