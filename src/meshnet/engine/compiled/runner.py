@@ -118,8 +118,8 @@ class CompiledRunner:
     ) -> None:
         """Run layers over `hidden_TD`, in place."""
         caches = [self.new_cache(layers) if each.cache is None else each.cache for each in work]
-        stop = max(each.stop for each in work)
-        segments = table(self._segments(work, caches, self._turns.up_to(stop)))
+        start, stop = min(each.past_length for each in work), max(each.stop for each in work)
+        segments = table(self._segments(work, caches, self._turns.reaching(start, stop)))
         room, after = self._rooms.of(hidden_TD, stop, kept_R), table([ends])
         first = layers.start - self.held.start
         self._team.run(
