@@ -85,7 +85,10 @@ def _compiled(lean: LeanRunner, context_length: int, closeness: Closeness) -> Ru
 
 
 def _has_skeleton(model: Any) -> bool:
-    return model.meshnet_layers.outputs == 0 and all(map(_is_llamas, _layers(model)))
+    # Of the whole model, not of the layers held: its shards are to compute alike.
+    turned = getattr(model.config, "no_rope_layers", None) or ()
+    plain = model.meshnet_layers.outputs == 0 and all(turned)
+    return plain and all(map(_is_llamas, _layers(model)))
 
 
 def _layers(model: Any) -> list[nn.Module]:

@@ -232,6 +232,15 @@ def test_threads_that_share_steps_change_no_bit(tmp_path: Path, weights: WeightF
     assert all(torch.equal(answer, expected) for answer in answers)
 
 
+def test_shards_of_a_model_some_of_whose_layers_turn_nothing_compute_alike(tmp_path: Path):
+    """SmolLM3's fourth layer is no layer of Llama's; a shard without it must not go its own way."""
+    path, parts = _saved(tmp_path, "smollm3"), (WHOLE, LayerRange(0, 3), LayerRange(3, LAYERS))
+
+    shards = [load_shard(path, part, weights=WeightFormat.INT8).description for part in parts]
+
+    assert len({shard.arithmetic for shard in shards}) == 1
+
+
 def test_it_is_left_alone_where_it_answers_otherwise(tmp_path: Path):
     path, strict = _saved(tmp_path, "llama"), Closeness(0, 0, attention=0)
     plain = _runner(path, WeightFormat.INT8)
