@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from tests.wire.echoing import LIMITS, TAIL, EchoService, activation, serving
 
+from meshnet.core.protocol.limits import STEPS_OUT_MAX
 from meshnet.core.protocol.messages import (
     ActivationReply,
     Code,
@@ -262,3 +263,38 @@ async def test_a_way_that_cannot_be_right_is_refused_at_once(route: tuple[Hop, .
     assert isinstance(end, Refusal)
     assert end.code is Code.BAD_REQUEST
     assert not mesh.services[0].seen
+
+
+async def test_a_ninth_step_of_a_session_waits_until_one_before_it_ended():
+    """Whether those before it are still wanted or were overtaken: it is what is out that counts."""
+    async with three() as mesh, asyncio.TaskGroup() as tasks:
+        await mesh.head.chain(IDS, step(), 10)
+        first, last = mesh.services[0], mesh.services[2]
+        last.go_on = asyncio.Event()
+        asked = [tasks.create_task(mesh.head.chain(IDS, step(18 + at), 10)) for at in range(9)]
+        while len(first.seen) < 1 + STEPS_OUT_MAX:  # noqa: ASYNC110  # no event
+            await asyncio.sleep(0)
+        await mesh.head.session(IDS[0], S, 10)
+        seen_meanwhile = len(first.seen)
+        last.go_on.set()
+        ends = [await each for each in asked]
+
+    assert seen_meanwhile == 1 + STEPS_OUT_MAX
+    assert [node for node, _ in ends] == [IDS[2]] * 9
+    assert [each.past_length for each in first.seen] == [17 + at for at in range(10)]
+
+
+async def test_a_step_that_is_given_up_while_it_waits_for_a_place_ends_the_streams():
+    """What holds the places would hold up what is asked instead, too."""
+    async with three() as mesh, asyncio.TaskGroup() as tasks:
+        await mesh.head.chain(IDS, step(), 10)
+        last = mesh.services[2]
+        last.go_on = asyncio.Event()
+        before = [tasks.create_task(mesh.head.chain(IDS, step(18), 10)) for _ in range(8)]
+        given_up = tasks.create_task(mesh.head.chain(IDS, step(18), 10))
+        await last.arrived.wait()
+        given_up.cancel()
+        ends = [await each for each in before]
+        last.go_on.set()
+
+    assert all(isinstance(end, HopLost) for _, end in ends)

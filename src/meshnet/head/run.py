@@ -56,7 +56,7 @@ class GenerationRun:
         self._places, self._release, self._clock, self._seen = places, release, clock, seen
         self._limit = WaitLimit(machine.deadline, clock)
         self._side_by_side = SideBySide(machine, places, self._ask, background)
-        self._next: GenerationEvent = Started()
+        self._started = False
 
     @property
     def done(self) -> bool:
@@ -71,11 +71,12 @@ class GenerationRun:
 
         Raises GenerationFailed. Cancelling it cancels the calls in flight.
         """
-        actions: Sequence[GenerationAction] = self._handle(self._next)
+        begin = Delivered(self._side_by_side.void) if self._started else Started()
+        self._started = True
+        actions: Sequence[GenerationAction] = self._handle(begin)
         while True:
             items, asked = self._carry_out(actions)
             if items:
-                self._next = Delivered()
                 return items
             alone = self._alone(asked)
             event = await (self._happening(asked) if alone is None else self._answer(alone))

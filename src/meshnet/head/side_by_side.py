@@ -60,6 +60,12 @@ class SideBySide:
         """Whether there is any call, waited for or not, whose end has not been told."""
         return bool(self._calls)
 
+    @property
+    def void(self) -> int:
+        """How many overtaken calls have not ended."""
+        tasks = (self._calls[ref].task for ref in self._overtaken)
+        return sum(task is not None and not task.done() for task in tasks)
+
     def overtake(self, refs: Iterable[StepRef]) -> None:
         """Leave these calls alone, whatever comes of them."""
         self._overtaken.update(ref for ref in refs if ref in self._calls)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from meshnet.core.protocol.chains import is_chained
 from meshnet.core.protocol.frames import Ending, decode_step, encode_release, encode_step, number_of
 from meshnet.core.protocol.frames_replies import decode_answer, encode_answer
-from meshnet.core.protocol.limits import Limits
+from meshnet.core.protocol.limits import STEPS_OUT_MAX, Limits
 from meshnet.core.protocol.messages import ForwardRequest, Reply
 from meshnet.core.protocol.opening import Opening
 from meshnet.core.protocol.refusals import refusal_of
@@ -29,7 +29,6 @@ from meshnet.simulation.toy_shard import ToyState
 IDLE_S = 30.0
 ROUNDING_S = 0.001
 """A shorter wait would not move a virtual clock."""
-STEPS_MAX = 8
 
 Node = Machine[NodeService[ToyState]]
 Answer = Callable[[bytes | HopLost], None]
@@ -194,7 +193,7 @@ class _NodeEnd:
             answer(HopLost("connection reset"))
             return
         if self._open:
-            assert len(self._frames) < STEPS_MAX, "the head bounds what it has out"
+            assert len(self._frames) < STEPS_OUT_MAX, "the head bounds what it has out"
             self._heard_at = self._loop.time()
             self._frames.append((frame, answer))
             self._next()

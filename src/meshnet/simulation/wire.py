@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar, cast
-from weakref import WeakValueDictionary
 
 from meshnet.core.protocol.chains import CHAINED, as_asked_alone
 from meshnet.core.protocol.codec import decode_reply, encode_reply, encode_request, parse_head
@@ -41,6 +40,7 @@ from meshnet.node.service import NodeService
 from meshnet.simulation.machine import Machine
 from meshnet.simulation.network import Network
 from meshnet.simulation.streams import Node, SimStream
+from meshnet.wire.chain_turns import ChainTurns, Turns
 
 T = TypeVar("T")
 Answer = tuple[int, dict[str, str], Buffer]
@@ -80,7 +80,7 @@ class SimHopClient:
         self._streams: dict[tuple[NodeId, SessionId], SimStream] = {}
         self.silenced = False
         self.asking = self._chained = 0
-        self._turns: WeakValueDictionary[SessionId, asyncio.Lock] = WeakValueDictionary()
+        self._turns = ChainTurns()
         self._legacy = legacy
         self._head, self._network, self._machines = head, network, machines
         self._limits = Limits()
@@ -119,24 +119,34 @@ class SimHopClient:
         self, nodes: Sequence[NodeId], request: ForwardRequest, timeout_s: float
     ) -> tuple[NodeId | None, Reply | HopLost]:
         """Send a step that nodes hand on."""
+        assert request.session is not None, "a chained step belongs to a session"
+        turns = self._turns.of(request.session)
         self.asking += 1
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._chain(nodes, request)
+                try:
+                    await turns.places.acquire()
+                except BaseException:
+                    self._lose(request.session, "a step before was given up")
+                    raise
+                try:
+                    return await self._chain(nodes, request, turns)
+                finally:
+                    turns.places.release()
         except TimeoutError:
             return None, HopLost(f"no answer within {timeout_s} s")
         finally:
             self.asking -= 1
 
     async def _chain(
-        self, nodes: Sequence[NodeId], request: ForwardRequest
+        self, nodes: Sequence[NodeId], request: ForwardRequest, turns: Turns
     ) -> tuple[NodeId | None, Reply | HopLost]:
         if self.silenced:
             return nodes[0], HopLost("this head is gone")
-        assert request.session is not None, "a chained step belongs to a session"
+        assert request.session is not None, "its turns are of a session"
         later = as_asked_alone(request)
         asked = [(node, later if node != nodes[0] else request) for node in nodes]
-        async with self._turns.setdefault(request.session, asyncio.Lock()):
+        async with turns.opening:
             for node, step in asked:
                 known = self._streams.get((node, request.session))
                 if known is None or not known.opening.covers(step):
@@ -168,9 +178,12 @@ class SimHopClient:
 
     def _give_way(self, reply: Reply, request: ForwardRequest) -> None:
         if isinstance(reply, Refusal) and reply.code is Code.NO_ROOM:
-            for (_, session), stream in list(self._streams.items()):
-                if session == request.session:
-                    stream.lose("the session waits for room")
+            self._lose(request.session, "the session waits for room")
+
+    def _lose(self, session: SessionId | None, why: str) -> None:
+        for key, stream in list(self._streams.items()):
+            if key[1] == session:
+                stream.lose(why)
 
     def _stream(self, node: NodeId, request: ForwardRequest) -> SimStream:
         assert request.session is not None

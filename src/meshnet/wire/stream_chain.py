@@ -1,8 +1,8 @@
 """A head's chained steps: sent on the stream to the first hop, answered on that to any of them.
 
 Several of a session may be out, and go in the order in which they were asked, also while streams
-are still being opened. A step that is given up ends the streams of its hops: what waits behind it
-on its way must not hold up what is asked instead.
+are still being opened. A step that is given up ends the streams of its hops, also while it waits
+for a place: what is before or behind it on its way must not hold up what is asked instead.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from weakref import WeakValueDictionary
 
 from meshnet.core.protocol.chains import CHAINED, as_asked_alone
 from meshnet.core.protocol.messages import Code, ForwardRequest, Refusal, Reply
-from meshnet.core.vocabulary import HopLost, NodeId, SessionId
+from meshnet.core.vocabulary import HopLost, NodeId
+from meshnet.wire.chain_turns import ChainTurns, Turns
 from meshnet.wire.stream_client import SessionStream
 from meshnet.wire.stream_pool import StreamPool
 
@@ -25,24 +25,37 @@ class Chains:
     def __init__(self, pool: StreamPool) -> None:
         self._pool = pool
         self._number = 0
-        self._turns: WeakValueDictionary[SessionId, asyncio.Lock] = WeakValueDictionary()
+        self._turns = ChainTurns()
 
     async def ask(self, nodes: Sequence[NodeId], request: ForwardRequest, timeout_s: float) -> End:
         """Return who ended the step, and how; None: nobody did in time."""
         assert request.session is not None, "a chained step belongs to a session"
-        turn = self._turns.setdefault(request.session, asyncio.Lock())
+        turns = self._turns.of(request.session)
         try:
             async with asyncio.timeout(timeout_s):
-                async with turn:
-                    streams = await self._streams(nodes, request)
-                lacking = next((node for node in nodes if streams[node] is None), None)
-                if lacking is not None:
-                    return lacking, Refusal(Code.HOP_FAILED, "no stream from the head")
-                # Nothing is awaited until the step is sent: the next one in turn comes behind it.
-                held = {node: stream for node, stream in streams.items() if stream is not None}
-                return await self._ask(held, request)
+                try:
+                    await turns.places.acquire()
+                except BaseException:
+                    self._pool.drop(request.session)
+                    raise
+                try:
+                    return await self._in_place(nodes, request, turns)
+                finally:
+                    turns.places.release()
         except TimeoutError:
             return None, HopLost(f"no answer within {timeout_s:g} s")
+
+    async def _in_place(
+        self, nodes: Sequence[NodeId], request: ForwardRequest, turns: Turns
+    ) -> End:
+        async with turns.opening:
+            streams = await self._streams(nodes, request)
+        lacking = next((node for node in nodes if streams[node] is None), None)
+        if lacking is not None:
+            return lacking, Refusal(Code.HOP_FAILED, "no stream from the head")
+        # Nothing is awaited until the step is sent: the next one in turn comes behind it.
+        held = {node: stream for node, stream in streams.items() if stream is not None}
+        return await self._ask(held, request)
 
     async def _streams(
         self, nodes: Sequence[NodeId], request: ForwardRequest

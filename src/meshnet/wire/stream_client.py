@@ -38,14 +38,12 @@ from meshnet.core.protocol.frames import (
     number_of,
 )
 from meshnet.core.protocol.frames_replies import decode_answer
-from meshnet.core.protocol.limits import Limits
+from meshnet.core.protocol.limits import STEPS_OUT_MAX, Limits
 from meshnet.core.protocol.messages import Code, ForwardRequest, Refusal, Reply
 from meshnet.core.protocol.opening import Opening
 from meshnet.core.vocabulary import BadField, HopLost
 from meshnet.wire.whole_messages import message_in, message_out
 
-STEPS_MAX = 8
-"""In flight on one stream; one more waits for an answer."""
 _DONE, _TOO_BIG = 1000, 1009
 
 
@@ -98,7 +96,7 @@ class SessionStream(asyncio.Protocol):
         if self._timer is None or until < self._timer_at:
             self._look_at(until)
         try:
-            if self._out < STEPS_MAX:
+            if self._out < STEPS_OUT_MAX:
                 self._out += 1
             else:
                 await self._place()

@@ -210,3 +210,18 @@ def test_a_window_that_cannot_be_computed_with_is_tried_once_without_guesses():
         known = len(LOOP) + len(talk.tokens)
         ends = [each.request.past_length + len(each.request.tokens) for each in talk.waiting]
         assert max(ends) <= known
+
+
+@pytest.mark.parametrize(("void", "most"), [(0, 3), (5, 3), (6, 2), (7, 1), (8, 1)])
+def test_windows_that_were_overtaken_take_the_places_of_new_ones(void: int, most: int):
+    """The step itself goes in any case: what carries it lets it wait for a place."""
+    talk = guessing()
+    talk.tell(drawing(talk.open, 9))
+
+    sent = asked(talk.tell(Delivered()))
+    assert [each.tokens for each in sent] == [(9,)], "nothing to guess from"
+    talk.tell(drawing(talk.open, 5))
+
+    sent = asked(talk.tell(Delivered(void)))
+
+    assert len(sent) == most

@@ -150,8 +150,8 @@ class Generation:
         match event:
             case Started():
                 return self._started(now)
-            case Delivered():
-                return self._delivered(now)
+            case Delivered(void):
+                return self._delivered(void, now)
             case Replied(ref, reply, hop):
                 return self._replied(ref, reply, hop, now)
             case Lost(ref, reason, hop):
@@ -179,13 +179,13 @@ class Generation:
         self._accounts.started_at = now
         return self._ask_steps(now)
 
-    def _delivered(self, now: float) -> Actions:
+    def _delivered(self, void: int, now: float) -> Actions:
         match self._state:
             case Delivering(None):
-                return self._ask_steps(now)
+                return self._ask_steps(now, void)
             case Delivering(Pipeline() as pipeline):
                 pipeline.resume(now)
-                self._questions.add_windows(pipeline)
+                self._questions.add_windows(pipeline, void)
                 return self._ask(pipeline, now)
         return []
 
@@ -359,8 +359,8 @@ class Generation:
 
     # --- questions ----------------------------------------------------------------------------
 
-    def _ask_steps(self, now: float) -> Actions:
-        return self._ask(self._questions.next_steps(now), now)
+    def _ask_steps(self, now: float, void: int = 0) -> Actions:
+        return self._ask(self._questions.next_steps(now, void), now)
 
     def _ask(self, pipeline: Pipeline, now: float) -> Actions:
         if (remaining_s := self._recovery.until - now) <= 0.0:

@@ -19,15 +19,12 @@ from meshnet.core.generation.requests import forward_for
 from meshnet.core.generation.sequence import CacheUse, Step, TokenSequence
 from meshnet.core.generation.states import GenerationSpec
 from meshnet.core.generation.transcript import Forward, StepRef
+from meshnet.core.protocol.limits import STEPS_OUT_MAX
 from meshnet.core.protocol.messages import Mode, TokenReply
 from meshnet.core.vocabulary import DRAFTS_MAX, Drawn, Hop, NodeId, Route
 
 DRAFTS_FAILED_MAX = 2
 """Misses of shortened sessions after which a generation goes on without drafts."""
-
-
-STEPS_OUT_MAX = 8
-"""What a stream takes at once."""
 
 
 class Questions:
@@ -82,7 +79,7 @@ class Questions:
         if not route.kv_cache:
             self._sequence.degrade(CacheUse.NONE)
 
-    def next_steps(self, now: float) -> Pipeline:
+    def next_steps(self, now: float, void: int = 0) -> Pipeline:
         steps = self._sequence.next_steps(self._ends)
         self._asked_at = now
         self._guessing = self._may_guess(steps)
@@ -97,15 +94,19 @@ class Questions:
         self._step += len(steps)
         self._set_stages()
         pipeline = Pipeline(steps, first_number, self._rooms)
-        self.add_windows(pipeline)
+        self.add_windows(pipeline, void)
         return pipeline
 
-    def add_windows(self, pipeline: Pipeline) -> None:
-        """Let windows of guesses follow those on their way, as many as pay."""
-        while self._guessing and pipeline.room > 1:
+    def add_windows(self, pipeline: Pipeline, void: int) -> None:
+        """Let windows of guesses follow those on their way, as many as pay.
+
+        `void` windows were overtaken and are on their way, too: the places they take are taken.
+        """
+        room = min(pipeline.room, STEPS_OUT_MAX - void)
+        while self._guessing and room > 1:
             steps = pipeline.steps
             left = self._left - sum(len(step.tokens) for step in steps)
-            tokens = self._drafter.further(left, pipeline.room)
+            tokens = self._drafter.further(left, room)
             if not tokens:
                 return
             self._step, self.guessed = self._step + 1, True

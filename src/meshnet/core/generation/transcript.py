@@ -82,8 +82,11 @@ class Started:
 class Delivered:
     """The consumer took every token emitted so far: the next step may be asked.
 
-    So a slow consumer slows its generation, and one that left costs no further step.
+    So a slow consumer slows its generation, and one that left costs no further step. `void` says
+    how many overtaken questions have not ended yet.
     """
+
+    void: int = 0
 
 
 @dataclass(frozen=True, slots=True)

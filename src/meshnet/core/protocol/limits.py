@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+STEPS_OUT_MAX = 8
+"""What a session may have on its way over one stream, steps that were overtaken included."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
