@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,7 @@ from meshnet.core.vocabulary import (
     SessionId,
 )
 from meshnet.wire.http_client import HttpHopClient
-from meshnet.wire.stream_peers import Peers
+from meshnet.wire.stream_peers import Peers, PeerStreams
 
 IDS = tuple(NodeId(name) for name in ("first", "middle", "last"))
 RANGES = (LayerRange(0, 4), LayerRange(4, 8), TAIL)
@@ -298,3 +299,15 @@ async def test_a_step_that_is_given_up_while_it_waits_for_a_place_ends_the_strea
         last.go_on.set()
 
     assert all(isinstance(end, HopLost) for _, end in ends)
+
+
+async def test_a_peer_that_accepts_and_says_nothing_holds_a_step_no_longer_than_its_deadline():
+    """As one does that is stopped: for ever, the session would stay pinned."""
+    silent = socket.create_server(("127.0.0.1", 0))
+    with silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        peers = PeerStreams(Peers({IDS[1]: url}), LIMITS)
+        onward = replace(step(), deadline_ms=50, route=())
+
+        with pytest.raises(HopLost, match="no stream within"):
+            await peers.hand_on(IDS[1], 1, onward)

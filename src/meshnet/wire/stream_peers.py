@@ -11,10 +11,16 @@ from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import ForwardRequest, Mode
 from meshnet.core.protocol.opening import Opening
 from meshnet.core.vocabulary import HopLost, NodeId, SessionId
+from meshnet.wire.stream_client import SessionStream
 from meshnet.wire.stream_pool import StreamPool
 
 PREPARE_S = 2.0
 """How long a first step waits for a stream that is opened for it before it came."""
+
+
+OPEN_S = 10.0
+"""How long a step waits for its stream, if its own time is no shorter: while it waits, its session
+is pinned, and a peer that is stopped accepts connections and says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +52,18 @@ class PeerStreams:
     async def hand_on(self, node: NodeId, number: int, step: ForwardRequest) -> None:
         if node not in self._urls:
             raise HopLost("none of this node's peers")
-        stream = self._pool.held(node, step) or await self._pool.opened(node, step)
+        stream = self._pool.held(node, step) or await self._opened(node, step)
         if stream is None:
             raise HopLost("no stream")
         stream.pass_on(number, step)
+
+    async def _opened(self, node: NodeId, step: ForwardRequest) -> SessionStream | None:
+        left_s = OPEN_S if step.deadline_ms is None else min(step.deadline_ms / 1000, OPEN_S)
+        try:
+            async with asyncio.timeout(left_s):
+                return await self._pool.opened(node, step)
+        except TimeoutError:
+            raise HopLost(f"no stream within {left_s:g} s") from None
 
     async def prepare(self, opening: Opening) -> None:
         node = opening.next
