@@ -32,6 +32,11 @@ def test_windows_overtaken_at_a_slow_node_leave_no_more_out_than_a_stream_may_ha
     assert one_seed(701579, "storm").complaints == ()
 
 
+def test_a_late_prefill_where_the_session_was_preempted_meanwhile_breaks_no_promise():
+    """A node that let go of a session knows none of its attempts; in this seed one comes late."""
+    assert one_seed(9301065, "storm").complaints == ()
+
+
 def test_a_storm_tears_down_sessions_all_the_time():
     """A campaign without refills would prove nothing."""
     result = campaign(range(1000, 1000 + 10), "storm")

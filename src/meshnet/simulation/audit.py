@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from meshnet.core.sessions.entry import EvictionReason, Lease
 from meshnet.core.sessions.store import SessionCacheStore
-from meshnet.core.vocabulary import SessionId
+from meshnet.core.vocabulary import KVCacheMiss, SessionId
 from meshnet.node.steps import Kept
 from meshnet.simulation.toy_shard import ToyState
 
@@ -49,7 +49,11 @@ class AuditedStore(Store):
 
     def decode(self, session: SessionId, **asked: Any) -> ToyLease:
         before = set(self._shelf.entries)
-        lease = super().decode(session, **asked)
+        try:
+            lease = super().decode(session, **asked)
+        except KVCacheMiss:
+            self._forget_absent()  # one that found no bytes to grow was preempted
+            raise
         if (old := asked.get("adopt")) is not None:
             if old in self._shelf.entries:
                 self.complaints.append(f"{session}: {old} lives on, though adopted")
