@@ -28,7 +28,8 @@ from meshnet.core.vocabulary import (
     ShardStep,
     TensorSpec,
 )
-from meshnet.engine.shard import SessionState, TorchModelShard
+from meshnet.engine.session_state import SessionState
+from meshnet.engine.shard import TorchModelShard
 
 
 class CacheMiss(Exception):

@@ -35,6 +35,8 @@ _LAYER = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 _HEAD_NORMS = {"q_norm", "k_norm"}
+_SCALES = ("embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale")
+"""Of what enters, passes or leaves a model (Granite, Cohere); Llama's have none."""
 
 
 def lean_runner(
@@ -87,7 +89,8 @@ def _compiled(lean: LeanRunner, context_length: int, closeness: Closeness) -> Ru
 def _has_skeleton(model: Any) -> bool:
     # Of the whole model, not of the layers held: its shards are to compute alike.
     turned = getattr(model.config, "no_rope_layers", None) or ()
-    plain = model.meshnet_layers.outputs == 0 and all(turned)
+    scaled = any(getattr(model.config, name, 1.0) not in (None, 1.0) for name in _SCALES)
+    plain = model.meshnet_layers.outputs == 0 and all(turned) and not scaled
     return plain and all(map(_is_llamas, _layers(model)))
 
 

@@ -18,7 +18,7 @@ from meshnet.cli.bench.acceptance_table import (
     acceptance_report,
     delayed,
     field,
-    fulfilment,
+    fulfillment,
     metric,
     ratio,
     verdicts,
@@ -123,8 +123,8 @@ def test_a_line_is_fulfilled_by_its_share_of_the_target(value: float, share: flo
     (more,) = verdicts({"r": {"x": spread(value)}}, [least])
     (less,) = verdicts({"r": {"x": spread(value)}}, [most])
 
-    assert fulfilment(more) == pytest.approx(share)
-    assert fulfilment(less) == pytest.approx(1 / share if share else 0.0)
+    assert fulfillment(more) == pytest.approx(share)
+    assert fulfillment(less) == pytest.approx(1 / share if share else 0.0)
 
 
 def test_every_line_reads_a_run_that_exists_and_sides_that_take_part():
@@ -183,7 +183,7 @@ def test_another_commit_and_a_wish_begin_anew(tmp_path: Path):
     first = place_of(tmp_path, "abc", anew=False)
 
     others = {
-        place_of(tmp_path, "abd", anew=False),
+        place_of(tmp_path, "abf", anew=False),
         place_of(tmp_path, "abc+", anew=False),
         place_of(tmp_path, "abc", anew=True),
         place_of(tmp_path, "abc", anew=True),

@@ -1,4 +1,4 @@
-"""The bare wire: so many bytes to, so many fro."""
+"""The bare wire: so many bytes there, so many back."""
 
 from __future__ import annotations
 

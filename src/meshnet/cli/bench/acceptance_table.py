@@ -174,7 +174,7 @@ def acceptance_report(found: Sequence[Verdict]) -> Report:
     missed = sum(each.met is False for each in found)
     told = f"{met} met, {missed} missed, {len(found) - met - missed} open"
     lying = [
-        (each.line.measure, fulfilment(each), "C2" if each.met else "C3")
+        (each.line.measure, fulfillment(each), "C2" if each.met else "C3")
         for each in found
         if each.met is not None
     ]
@@ -183,7 +183,7 @@ def acceptance_report(found: Sequence[Verdict]) -> Report:
     return Report("targets, figures, met or missed", (table(titles, rows), told), (panel,))
 
 
-def fulfilment(verdict: Verdict) -> float:
+def fulfillment(verdict: Verdict) -> float:
     """Return how much of its target a line reaches: 1 and more is met."""
     line, value = verdict.line, verdict.figure.value
     if value is None or value <= 0.0:

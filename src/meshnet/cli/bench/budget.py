@@ -7,7 +7,7 @@
                        ├─ queue         from being handed over until the compute thread begins
                        ├─ node          the node's Python around it: checks, lease, commit
                        ├─ exchange      Python of both ends: HTTP or stream, encoding, parsing
-                       └─ wire          as many bytes to and fro by plain sockets
+                       └─ wire          as many bytes there and back by plain sockets
 
 Invariant: the lines of a budget sum to its total exactly; `node`, `exchange` and `head` take what
 is left at their level and may be negative where a part was measured too large. Nothing is cut off

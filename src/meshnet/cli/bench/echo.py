@@ -1,4 +1,4 @@
-"""What a wire alone costs: as many bytes as a step has, to and fro by plain blocking sockets.
+"""What a wire alone costs: as many bytes as a step has, there and back by plain blocking sockets.
 
 One process sends, another answers; neither does anything with the bytes.
 """
