@@ -3,8 +3,8 @@
 Each round: one generation through a head in this process over real nodes, without drafts, the head
 calling each node itself. Its calls are timed around its client; compute, queue and step are the
 nodes' own counters between the first and the last token; a wire is as many bytes there and back
-between two processes that do nothing else. Profiles of the same shards, each alone in a process, tell
-attention and sampling.
+between two processes that do nothing else. Profiles of the same shards, each alone in a process,
+tell attention and sampling.
 """
 
 from __future__ import annotations
