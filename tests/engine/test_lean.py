@@ -24,6 +24,7 @@ from meshnet.engine.runner import Passing, Runner, Segment, positions_of
 WHOLE = LayerRange(0, LAYERS)
 CONTEXT = 512
 LEAN = ("llama", "llama-tied", "qwen2", "qwen2-swa", "qwen3", "mistral-swa", "seed_oss")
+SCALED_ENDS = ("embedding_multiplier", "logits_scaling")
 OTHERS = ("gemma", "gemma2", "gemma3", "phi3", "olmo2", "granite", "qwen3_moe", "stablelm", "glm4")
 FORMATS = (WeightFormat.FP32, WeightFormat.INT8, WeightFormat.INT8_FAST)
 
@@ -117,15 +118,29 @@ def test_a_model_of_another_skeleton_keeps_transformers_forward(tmp_path: Path, 
 )
 def test_a_multiplier_inside_a_layer_is_noticed(tmp_path: Path, name: str, value: float):
     """Granite's layers have Llama's parts; what is between them shows in the trial alone."""
-    settings = {"max_position_embeddings": CONTEXT, name: value}
+    settings = {"max_position_embeddings": CONTEXT, **dict.fromkeys(SCALED_ENDS, 1.0)}
     middle = LayerRange(2, 4)
-    plain = save_family(tmp_path / "plain", "granite", max_position_embeddings=CONTEXT)
-    scaled = save_family(tmp_path / "scaled", "granite", **settings)
+    plain = save_family(tmp_path / "plain", "granite", **settings)
+    scaled = save_family(tmp_path / "scaled", "granite", **settings, **{name: value})
 
     taken = [_load(path, WeightFormat.FP32, middle).lean() is not None for path in (plain, scaled)]
 
     # The scale of scores is the attention's own and read from there.
     assert taken == [True, name == "attention_multiplier"]
+
+
+@pytest.mark.parametrize("name", SCALED_ENDS)
+def test_layers_between_scaled_ends_go_as_the_ends_do(tmp_path: Path, name: str):
+    """Else the shards of one model would compute differently, and each call itself exact."""
+    ends = {**dict.fromkeys(SCALED_ENDS, 1.0), name: 8.0}
+    path = save_family(tmp_path, "granite", max_position_embeddings=CONTEXT, **ends)
+
+    taken = [
+        _load(path, WeightFormat.INT8, LayerRange.parse(layers)).lean() is not None
+        for layers in ("0-2", "2-4", "4-6")
+    ]
+
+    assert taken == [False, False, False]
 
 
 def test_a_model_that_differs_at_far_positions_only_is_noticed(tmp_path: Path):
