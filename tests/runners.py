@@ -38,6 +38,36 @@ def answer_of(runner: Runner) -> torch.Tensor:
     return torch.cat(answers)
 
 
+@torch.inference_mode()
+def apart_and_together(
+    runner: Runner, pasts: tuple[int, ...], lengths: tuple[int, ...]
+) -> tuple[tuple[torch.Tensor, list[Any]], tuple[torch.Tensor, list[Any]]]:
+    """Logits and caches of steps of several sessions, one by one and in one call.
+
+    `pasts`: positions that each session holds before. The runner holds the whole model.
+    """
+    alone, together = ([_filled(runner, *each) for each in enumerate(pasts)] for _ in range(2))
+    parts = [
+        positions_of(entering_of(runner, past + length, seed), past, past + length)
+        for seed, (past, length) in enumerate(zip(pasts, lengths, strict=True))
+    ]
+    apart = [
+        runner.logits(part, runner.held, [Segment(past, length, cache)], range(length))
+        for part, past, length, cache in zip(parts, pasts, lengths, alone, strict=True)
+    ]
+    segments = list(map(Segment, pasts, lengths, together))
+    at_once = runner.logits(torch.cat(parts, 1), runner.held, segments, range(sum(lengths)))
+    return (torch.cat(apart), alone), (at_once, together)
+
+
+def _filled(runner: Runner, seed: int, past: int) -> Any:
+    cache = runner.new_cache(runner.held)
+    if past:
+        entering = entering_of(runner, past, seed)
+        runner.passing(entering, runner.held, [Segment(0, past, cache)])
+    return cache
+
+
 class _Counting(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()

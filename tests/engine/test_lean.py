@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.families import LAYERS, VOCAB_SIZE, save_family
-from tests.runners import answer_of, entering_of, operators_of_a_layer
+from tests.runners import answer_of, apart_and_together, entering_of, operators_of_a_layer
 
 from meshnet.core.vocabulary import LayerRange, WeightFormat
 from meshnet.engine.checkpoint import read_config
@@ -19,7 +19,7 @@ from meshnet.engine.interface import GridAttention
 from meshnet.engine.lean import LeanRunner
 from meshnet.engine.lean_choice import lean_runner
 from meshnet.engine.quantising import weight_bytes
-from meshnet.engine.runner import Passing, Runner, Segment, positions_of
+from meshnet.engine.runner import Passing, Segment
 
 WHOLE = LayerRange(0, LAYERS)
 CONTEXT = 512
@@ -190,36 +190,15 @@ def test_rows_of_several_sessions_come_out_as_they_would_alone(
     """A decode, a chunk that crosses into the next cell, and a prefill, in one call."""
     path = save_family(tmp_path, "qwen2-swa", max_position_embeddings=CONTEXT)
     lean = _lean(path, weights)
-    pasts = (5, 255, 0)
-    alone, together = ([_filled(lean, *each) for each in enumerate(pasts)] for _ in range(2))
-    parts = [
-        positions_of(entering_of(lean, past + length, seed), past, past + length)
-        for seed, (past, length) in enumerate(zip(pasts, lengths, strict=True))
-    ]
 
-    with torch.inference_mode():
-        expected = [
-            lean.logits(part, WHOLE, [Segment(past, length, cache)], range(length))
-            for part, past, length, cache in zip(parts, pasts, lengths, alone, strict=True)
-        ]
-        segments = list(map(Segment, pasts, lengths, together))
-        got = lean.logits(torch.cat(parts, 1), WHOLE, segments, range(sum(lengths)))
+    (expected, alone), (got, together) = apart_and_together(lean, (5, 255, 0), lengths)
 
     if weights is WeightFormat.FP32:
-        torch.testing.assert_close(got, torch.cat(expected), atol=2e-4, rtol=1e-5)
+        torch.testing.assert_close(got, expected, atol=2e-4, rtol=1e-5)
     else:
-        assert torch.equal(got, torch.cat(expected))
+        assert torch.equal(got, expected)
         for ours, theirs in zip(together, alone, strict=True):
             assert torch.equal(*(cache.layers[5].buffer.last(1)[0] for cache in (ours, theirs)))
-
-
-@torch.inference_mode()
-def _filled(runner: Runner, seed: int, past: int) -> Any:
-    cache = runner.new_cache(runner.held)
-    if past:
-        entering = entering_of(runner, past, seed)
-        runner.passing(entering, runner.held, [Segment(0, past, cache)])
-    return cache
 
 
 def test_logits_of_some_rows_are_those_among_all(tmp_path: Path):

@@ -138,18 +138,8 @@ class ComputeThread:
             self._functions.remove(call)
             return True
 
-        try:
-            try:
-                await call.wake
-            except asyncio.CancelledError:
-                await self._given_up(call, withdraw)
-                raise
-            if call.error is not None:
-                raise call.error
-            result: T = call.result
-            return result
-        finally:
-            call.let_go()
+        result: T = await self._end_of(call, withdraw)
+        return result
 
     async def step(self, job: StepJob[Any]) -> None:
         call: _StepCall = _Call(job, asyncio.get_running_loop())
@@ -163,16 +153,7 @@ class ComputeThread:
             self._steps.pop(step_id, None)
             return self._scheduler.remove(step_id)
 
-        try:
-            try:
-                await call.wake
-            except asyncio.CancelledError:
-                await self._given_up(call, withdraw)
-                raise
-            if call.error is not None:
-                raise call.error
-        finally:
-            call.let_go()
+        await self._end_of(call, withdraw)
 
     def close(self, deadline_s: float) -> bool:
         """Refuse what waits and stop after the running work. False: it still runs then."""
@@ -187,6 +168,20 @@ class ComputeThread:
             raise _stopping()
         if waiting >= self._jobs_max:
             raise NoRoom(f"{waiting} steps wait already", RETRY_AFTER_S)
+
+    async def _end_of(self, call: _Call[Any], withdraw: Callable[[], bool]) -> Any:
+        """Wait for the end of work, and return or raise it."""
+        try:
+            try:
+                await call.wake
+            except asyncio.CancelledError:
+                await self._given_up(call, withdraw)
+                raise
+            if call.error is not None:
+                raise call.error
+            return call.result
+        finally:
+            call.let_go()
 
     async def _given_up(self, call: _Call[Any], withdraw: Callable[[], bool]) -> None:
         """Withdraw work whose caller was cancelled, or wait for its end if it has started."""

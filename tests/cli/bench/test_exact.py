@@ -77,7 +77,9 @@ def test_the_page_does_not_hide_a_difference():
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 def test_every_variant_is_made_of_settings_that_exist(variant: Variant):
-    load_settings({}, assigned=dict(variant.settings))
+    settings = load_settings({}, assigned=dict(variant.settings))
+
+    assert set(dict(variant.settings)) <= settings.model_fields_set
 
 
 def test_nodes_die_and_batches_form_in_some_variant():

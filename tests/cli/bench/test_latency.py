@@ -86,4 +86,6 @@ def test_the_page_has_a_line_for_each_variant_and_delay():
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 def test_every_variant_is_made_of_settings_that_exist(variant: Variant):
-    load_settings({}, assigned=dict(variant.settings))
+    settings = load_settings({}, assigned=dict(variant.settings))
+
+    assert set(dict(variant.settings)) <= settings.model_fields_set

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tests.families import LAYERS, save_family
-from tests.runners import answer_of, entering_of, operators_of_a_layer
+from tests.runners import answer_of, apart_and_together, entering_of, operators_of_a_layer
 
 import meshnet.engine
 from meshnet.core.vocabulary import LayerRange, WeightFormat
@@ -106,32 +106,12 @@ def test_rows_of_several_sessions_come_out_as_they_would_alone(
 ):
     """A decode, a chunk that crosses into the next cell, and a prefill, in one call."""
     runner = _compiled(_saved(tmp_path, "qwen2-swa"), weights)
-    pasts = (5, 255, 0)
-    alone, together = ([_filled(runner, *each) for each in enumerate(pasts)] for _ in range(2))
-    parts = [
-        positions_of(entering_of(runner, past + length, seed), past, past + length)
-        for seed, (past, length) in enumerate(zip(pasts, lengths, strict=True))
-    ]
 
-    with torch.inference_mode():
-        expected = [
-            runner.logits(part, WHOLE, [Segment(past, length, cache)], range(length))
-            for part, past, length, cache in zip(parts, pasts, lengths, alone, strict=True)
-        ]
-        segments = list(map(Segment, pasts, lengths, together))
-        got = runner.logits(torch.cat(parts, 1), WHOLE, segments, range(sum(lengths)))
+    (expected, alone), (got, together) = apart_and_together(runner, (5, 255, 0), lengths)
 
-    assert torch.equal(got, torch.cat(expected))
+    assert torch.equal(got, expected)
     for ours, theirs in zip(together, alone, strict=True):
         assert torch.equal(*(cache.layers[5].buffer.last(1)[0] for cache in (ours, theirs)))
-
-
-@torch.inference_mode()
-def _filled(runner: Runner, seed: int, past: int) -> Any:
-    cache = runner.new_cache(runner.held)
-    if past:
-        runner.passing(entering_of(runner, past, seed), runner.held, [Segment(0, past, cache)])
-    return cache
 
 
 def test_logits_of_some_rows_are_those_among_all(tmp_path: Path):

@@ -57,6 +57,8 @@ from meshnet.engine.kv import KEY_GRID
 
 BAND = 3 * WIDEST
 """Rows that go over keys together."""
+SIZE_STEP = LANES
+"""Head sizes are multiples of it."""
 _LOWEST = np.float32(-np.inf)
 
 _plain = numba.njit(error_model="numpy")

@@ -180,30 +180,26 @@ def room_for_sums(context: Any) -> Any:
     return I64(), generate
 
 
-@intrinsic
-def whole_lanes(context: Any, address: Any, index: Any, added: Any) -> Any:
-    """The 16 int32 from `index` on and a number added to each, as fp32."""
+def _wholes(read: Any, made: Any, result: Any) -> Any:
+    @intrinsic
+    def whole(context: Any, address: Any, index: Any, added: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            address, index, added = arguments
+            at = builder.add(address, builder.mul(index, LONG(4)))
+            sums = builder.load(builder.inttoptr(at, read.as_pointer()), align=4)
+            if read == INT_VECTOR:
+                added = spread(builder, added)
+            return builder.sitofp(builder.add(sums, added), made)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        address, index, added = arguments
-        at = builder.add(address, builder.mul(index, LONG(4)))
-        sums = builder.load(builder.inttoptr(at, INT_VECTOR.as_pointer()), align=4)
-        return builder.sitofp(builder.add(sums, spread(builder, added)), VECTOR)
+        return result(I64, I64, I32), generate
 
-    return Lanes(I64, I64, I32), generate
+    return whole
 
 
-@intrinsic
-def whole(context: Any, address: Any, index: Any, added: Any) -> Any:
-    """One int32 and a number added to it, as fp32."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        address, index, added = arguments
-        at = builder.add(address, builder.mul(index, LONG(4)))
-        total = builder.load(builder.inttoptr(at, INT.as_pointer()), align=4)
-        return builder.sitofp(builder.add(total, added), FLOAT)
-
-    return numba.float32(I64, I64, I32), generate
+whole_lanes = _wholes(INT_VECTOR, VECTOR, Lanes)
+"""The 16 int32 from `index` on and a number added to each, as fp32."""
+whole = _wholes(INT, FLOAT, numba.float32)
+"""One int32 and a number added to it, as fp32."""
 
 
 @intrinsic

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from meshnet.core.vocabulary import LayerRange
 from meshnet.engine.compiled import step
+from meshnet.engine.compiled.attention import SIZE_STEP
 from meshnet.engine.compiled.cache import sources_digest
 from meshnet.engine.compiled.cells import SessionCells
 from meshnet.engine.compiled.product import CompiledProduct
@@ -201,7 +202,9 @@ def _fits(layer: LeanLayer) -> bool:
         return False
     norms = (layer.before_attention.weight, layer.before_mlp.weight)
     plain = all(norm.dtype == torch.float32 and norm.is_cpu for norm in norms)
-    return plain and layer.size % 16 == 0 and isinstance(layer.activation, SteadySiLU | nn.SiLU)
+    return (
+        plain and layer.size % SIZE_STEP == 0 and isinstance(layer.activation, SteadySiLU | nn.SiLU)
+    )
 
 
 def _is_compiled(linear: Any) -> bool:

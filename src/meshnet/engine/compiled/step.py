@@ -42,20 +42,25 @@ _LAYER_BYTES, _SEGMENT_BYTES = record_bytes(Layer), record_bytes(Segment)
 
 
 @_plain
-def _multiplied(room, rows, pair, weights, scales, bias, inputs, outputs, out, add, part, parts):
-    """Multiply the room's levels; all threads are through when it returns `meetings`."""
+def _multiply(
+    room, rows, pair, weights, scales, bias, inputs, outputs, out, add, meetings, part, parts
+):
+    """Multiply the room's levels into `out`; all threads are through when it returns."""
     multiply(
         room.levels, room.steps, room.sums, rows, pair,
         weights, scales, bias, inputs, outputs, out, add, part, parts,
     )  # fmt: skip
+    return meet(room.meeting, meetings, parts)
 
 
 @_plain
-def _norm_levels(values, norm, eps, room, rows, shape, part, parts):
+def _norm_levels(norm, eps, room, rows, shape, meetings, part, parts):
+    """Levels of the room's hidden rows, normed; all threads are through when it returns."""
     norm_levels(
-        values, norm, eps, rows, shape.hidden, shape.pair, room.own + part * room.own_bytes,
+        room.hidden, norm, eps, rows, shape.hidden, shape.pair, room.own + part * room.own_bytes,
         room.levels, room.steps, room.sums, part, parts,
     )  # fmt: skip
+    return meet(room.meeting, meetings, parts)
 
 
 @_plain
@@ -107,28 +112,24 @@ def _mixed(layer, shape, room, rows, meetings, part, parts):
         room.attended, rows, heads, shape.pair, room.levels, room.steps, room.sums, part, parts
     )
     meetings = meet(room.meeting, meetings, parts)
-    _multiplied(
+    meetings = _multiply(
         room, rows, shape.pair, layer.out, layer.out_scales, layer.out_bias, heads, shape.hidden,
-        room.hidden, 1, part, parts,
+        room.hidden, 1, meetings, part, parts,
     )  # fmt: skip
-    meetings = meet(room.meeting, meetings, parts)
-    _norm_levels(room.hidden, layer.mlp_norm, layer.mlp_eps, room, rows, shape, part, parts)
-    meetings = meet(room.meeting, meetings, parts)
-    _multiplied(
+    meetings = _norm_levels(layer.mlp_norm, layer.mlp_eps, room, rows, shape, meetings, part, parts)
+    meetings = _multiply(
         room, rows, shape.pair, layer.gate_up, layer.gate_up_scales, layer.gate_up_bias,
-        shape.hidden, 2 * shape.inner, room.product, 0, part, parts,
+        shape.hidden, 2 * shape.inner, room.product, 0, meetings, part, parts,
     )  # fmt: skip
-    meetings = meet(room.meeting, meetings, parts)
     gate_levels(
         room.product, rows, shape.inner, shape.pair, room.own + part * room.own_bytes,
         room.levels, room.steps, room.sums, part, parts,
     )  # fmt: skip
     meetings = meet(room.meeting, meetings, parts)
-    _multiplied(
+    return _multiply(
         room, rows, shape.pair, layer.down, layer.down_scales, layer.down_bias, shape.inner,
-        shape.hidden, room.hidden, 1, part, parts,
+        shape.hidden, room.hidden, 1, meetings, part, parts,
     )  # fmt: skip
-    return meet(room.meeting, meetings, parts)
 
 
 @_plain
@@ -137,13 +138,11 @@ def _ended(ends, shape, room, rows, meetings, part, parts):
     if ends.head == 0:
         norms(room.hidden, ends.norm, ends.eps, ends.normed, rows, shape.hidden, part, parts)
         return meet(room.meeting, meetings, parts)
-    _norm_levels(room.hidden, ends.norm, ends.eps, room, rows, shape, part, parts)
-    meetings = meet(room.meeting, meetings, parts)
-    _multiplied(
+    meetings = _norm_levels(ends.norm, ends.eps, room, rows, shape, meetings, part, parts)
+    return _multiply(
         room, rows, shape.pair, ends.head, ends.head_scales, ends.head_bias, shape.hidden,
-        ends.outputs, ends.logits, 0, part, parts,
+        ends.outputs, ends.logits, 0, meetings, part, parts,
     )  # fmt: skip
-    return meet(room.meeting, meetings, parts)
 
 
 @compiled("layers first stop shape segments count room ends part parts")
@@ -156,14 +155,14 @@ def run(layers, first, stop, shape, segments, count, room, ends, part, parts):
     rows, meetings = room.rows, 1
     for index in range(first, stop):
         layer = _layer_at(layers + index * _LAYER_BYTES)
-        _norm_levels(room.hidden, layer.norm, layer.norm_eps, room, rows, shape, part, parts)
-        meetings = meet(room.meeting, meetings, parts)
+        meetings = _norm_levels(
+            layer.norm, layer.norm_eps, room, rows, shape, meetings, part, parts
+        )
         outputs = (shape.queries + 2 * shape.keys) * shape.size
-        _multiplied(
+        meetings = _multiply(
             room, rows, shape.pair, layer.qkv, layer.qkv_scales, layer.qkv_bias, shape.hidden,
-            outputs, room.product, 0, part, parts,
+            outputs, room.product, 0, meetings, part, parts,
         )  # fmt: skip
-        meetings = meet(room.meeting, meetings, parts)
         meetings = _attended(
             index - first, layer, shape, segments, count, room, meetings, part, parts
         )
