@@ -13,8 +13,8 @@ from torch import Tensor
 from meshnet.engine.compiled.attention import scratch_bytes
 from meshnet.engine.compiled.products import levels_bytes
 from meshnet.engine.compiled.records import Room, Shape, address, table
+from meshnet.engine.compiled.region import ALIGNMENT, padded
 
-ALIGNMENT = 64
 KEPT_ROWS_MAX = 16
 STOP_GRID = 1024
 """Positions by which a room's reach grows."""
@@ -47,7 +47,7 @@ class StepRoom:
         self.rows, self.stop = rows, stop
         heads = shape.queries * shape.size
         widest = max(shape.hidden, heads, shape.inner)
-        own, scratch = _aligned(widest * 4), _aligned(scratch_bytes(stop, shape.size))
+        own, scratch = padded(widest * 4), padded(scratch_bytes(stop, shape.size))
         sizes = {
             "levels": levels_bytes.py_func(rows, widest, shape.pair),
             "steps": rows * 4,
@@ -58,15 +58,15 @@ class StepRoom:
             "own": parts * own,
             "scratch": parts * scratch,
         }
-        total = sum(map(_aligned, sizes.values()))
+        total = sum(map(padded, sizes.values()))
         self._memory = torch.empty(total + ALIGNMENT, dtype=torch.uint8)
         self._meeting = torch.zeros(1, dtype=torch.int64)
         self._hidden_TD: Tensor | None = None
         self._kept_R: Tensor | None = None
-        at, places = _aligned(self._memory.data_ptr()), {}
+        at, places = padded(self._memory.data_ptr()), {}
         for name, size in sizes.items():
             places[name] = at
-            at += _aligned(size)
+            at += padded(size)
         record = Room(
             rows=rows,
             hidden=0,
@@ -92,7 +92,3 @@ class StepRoom:
         self._record[_HIDDEN] = hidden_TD.data_ptr()
         self._record[_KEPT] = 0 if kept_R is None else kept_R.data_ptr()
         self._record[_COUNT] = _ALL if kept_R is None else kept_R.shape[0]
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT

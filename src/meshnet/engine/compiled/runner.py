@@ -26,9 +26,11 @@ from meshnet.engine.compiled.cache import sources_digest
 from meshnet.engine.compiled.cells import SessionCells
 from meshnet.engine.compiled.product import CompiledProduct
 from meshnet.engine.compiled.records import Ends, Layer, Segment, Shape, address, table
+from meshnet.engine.compiled.region import region_for
 from meshnet.engine.compiled.room import Rooms
 from meshnet.engine.compiled.team import Team, team_of
 from meshnet.engine.compiled.turns import Turns
+from meshnet.engine.heap import give_back
 from meshnet.engine.lean import LeanLayer, LeanRunner, norm_of
 from meshnet.engine.linear import Int8Linear
 from meshnet.engine.pointwise import SteadySiLU
@@ -62,6 +64,7 @@ class CompiledRunner:
         self.hidden_size, self.vocab_size = lean.hidden_size, lean.vocab_size
         self._shape = _shape(layers[0])
         self._held: list[Tensor] = []
+        self._gather_weights(layers)
         self._layers = table(map(self._record, layers))
         self._shapes = table([self._shape])
         self._rooms = Rooms(self._shape, team.parts)
@@ -157,11 +160,28 @@ class CompiledRunner:
             return _NOTHING
         return self._normed._replace(normed=normed_TD.data_ptr())
 
+    def _gather_weights(self, layers: Sequence[LeanLayer]) -> None:
+        """Lay the weights behind each other in the order in which a step reads them."""
+        linears = [linear for layer in layers for linear in _linears(layer)]
+        if self._head_is_ours():
+            linears.append(self.model.lm_head)
+        products: list[CompiledProduct] = [linear.product for linear in linears]
+        region = region_for(product.weights for product in products)
+        for product in products:
+            product.panels.weights = region.put(product.weights)
+            give_back()  # or all weights would be held twice in the end
+
+    def _head_is_ours(self) -> bool:
+        head = self.model.lm_head
+        return (
+            self.held.stop == self.total and _is_compiled(head) and head.rows == self._shape.pair
+        )
+
     def _ends(self) -> tuple[Ends, Ends | None]:
         """What follows the model's last layer: the norm alone, and with a head if it is ours."""
         norm, head = norm_of(self._decoder.norm), self.model.lm_head
         normed = _NOTHING._replace(norm=self._address(norm.weight), eps=norm.eps)
-        if not _is_compiled(head) or head.rows != self._shape.pair:
+        if not self._head_is_ours():
             return normed, None
         weights, scales, bias = self._linear(head)
         drawn = normed._replace(
@@ -196,8 +216,12 @@ class CompiledRunner:
         return weight.data_ptr()
 
 
+def _linears(layer: LeanLayer) -> tuple[Any, ...]:
+    return layer.qkv, layer.out, layer.gate_up, layer.down
+
+
 def _fits(layer: LeanLayer) -> bool:
-    linears = (layer.qkv, layer.out, layer.gate_up, layer.down)
+    linears = _linears(layer)
     if not all(map(_is_compiled, linears)) or len({linear.rows for linear in linears}) > 1:
         return False
     norms = (layer.before_attention.weight, layer.before_mlp.weight)
