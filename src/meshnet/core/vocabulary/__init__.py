@@ -23,6 +23,7 @@ from meshnet.core.errors import (
     WrongShard,
 )
 from meshnet.core.vocabulary.activations import HIDDEN, Activation, Buffer, DType, TensorSpec
+from meshnet.core.vocabulary.capacity import Capacity, Link, Reading, Speed
 from meshnet.core.vocabulary.descriptions import (
     Capabilities,
     KVBytes,
@@ -59,6 +60,7 @@ __all__ = [
     "BadField",
     "Buffer",
     "Capabilities",
+    "Capacity",
     "DType",
     "Drawn",
     "Hop",
@@ -66,6 +68,7 @@ __all__ = [
     "KVBytes",
     "KVCacheMiss",
     "LayerRange",
+    "Link",
     "MeshnetError",
     "MissReason",
     "ModelError",
@@ -75,6 +78,7 @@ __all__ = [
     "NodeDescription",
     "NodeId",
     "NumericalError",
+    "Reading",
     "Route",
     "SampledToken",
     "SamplingParams",
@@ -82,6 +86,7 @@ __all__ = [
     "SessionId",
     "ShardDescription",
     "ShardStep",
+    "Speed",
     "StaleAttempt",
     "StepTorn",
     "TemplateError",
