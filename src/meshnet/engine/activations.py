@@ -67,7 +67,7 @@ def packed(passing: Passing) -> Activation:
     specs = tuple(
         TensorSpec(name, WIRE_DTYPES[tensor.dtype], tuple(tensor.shape)) for name, tensor in tensors
     )
-    views = [_bytes_of(tensor) for _, tensor in tensors]
+    views = [bytes_of(tensor) for _, tensor in tensors]
     return Activation(specs, views[0] if len(views) == 1 else b"".join(views))
 
 
@@ -80,20 +80,22 @@ def unpacked(activation: Activation, dtype: torch.dtype, device: torch.device) -
     tensors: dict[str, Tensor] = {}
     offset = 0
     for spec in activation.tensors:
-        tensor = _tensor_over(activation.data, offset, spec)
+        tensor = tensor_over(activation.data, offset, spec)
         tensors[spec.name] = _converted(tensor, dtype, device, spec.name)
         offset += spec.nbytes
     return Passing(tensors[HIDDEN], tensors.get(PER_LAYER_INPUTS))
 
 
-def _bytes_of(tensor: Tensor) -> Buffer:
+def bytes_of(tensor: Tensor) -> Buffer:
+    """The values of `tensor`, row by row; not copied where they lie so on the CPU."""
     flat = tensor.detach().contiguous().cpu()
     if flat.dtype == torch.float32 and flat.numel():
         return flat.numpy().data.cast("B")
     return flat.reshape(-1).view(torch.uint8).numpy().data  # numpy knows no bf16
 
 
-def _tensor_over(data: Buffer, offset: int, spec: TensorSpec) -> Tensor:
+def tensor_over(data: Buffer, offset: int, spec: TensorSpec) -> Tensor:
+    """What `spec` says lies in `data` from `offset` on; not copied where `data` is writable."""
     # Torch wants writable memory; layers never write to what enters them, but it cannot know.
     writable = isinstance(data, bytearray) or (isinstance(data, memoryview) and not data.readonly)
     part = memoryview(data)[offset : offset + spec.nbytes]

@@ -69,6 +69,10 @@ class Buffer(Protocol):
         """All memory held."""
         ...
 
+    def begin_at(self, start: int) -> None:
+        """Let the next position be `start`, a multiple of the grid; the buffer is empty."""
+        ...
+
     def append(self, keys_HTD: Tensor, values_HTD: Tensor) -> None: ...
     def last(self, positions: int) -> tuple[Tensor, Tensor]: ...
     def settle(self) -> None: ...
@@ -109,6 +113,11 @@ class KVBuffer:
     def tensors(self) -> Iterator[Tensor]:
         if self.keys is not None and self.values is not None:
             yield from (self.keys, self.values)
+
+    def begin_at(self, start: int) -> None:
+        assert self.length == 0, f"{self.length} positions are here"
+        assert start % KEY_GRID == 0, f"{start} is inside a cell"
+        self.start = self.length = start
 
     def append(self, keys_HTD: Tensor, values_HTD: Tensor) -> None:
         """Write T positions at `length`."""

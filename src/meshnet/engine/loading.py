@@ -31,6 +31,7 @@ from meshnet.engine.identity import (
     inseparable_layers,
 )
 from meshnet.engine.lean_choice import lean_runner
+from meshnet.engine.moving import can_move
 from meshnet.engine.quantising import weight_bytes
 from meshnet.engine.rotary import RotaryLimit, rotary_limit
 from meshnet.engine.runner import Runner
@@ -152,6 +153,7 @@ def _description(
             marks=0 if changing else findings.marks,
             batch=findings.batch,
             exact=findings.exact and form.steady,
+            moves=findings.kv_cache and not changing and can_move(runner.new_cache(runner.held)),
         ),
         kv_bytes=findings.kv_bytes,
         weight_bytes=weight_bytes(loaded.model),

@@ -42,6 +42,7 @@ from meshnet.core.vocabulary import (
 )
 from meshnet.engine.activations import ActivationForm, packed, unpacked
 from meshnet.engine.cache import unfilled_layers
+from meshnet.engine.moving import MovesSessions
 from meshnet.engine.rotary import RotaryLimit
 from meshnet.engine.runner import Passing, Runner, Segment, joined, positions_of, side_by_side
 from meshnet.engine.sampling import History, Sampler, check_ids
@@ -58,7 +59,7 @@ Output = Tensor | Passing | None
 """Logits RV of the rows a step draws from; else what leaves its layers, or None at a tail."""
 
 
-class TorchModelShard:
+class TorchModelShard(MovesSessions):
     """Layers [a, b) of a causal language model. Blocking; runs on one thread at a time.
 
     `kv_sessions` is ADR-0022's name for the sessions cached on this shard. The store is the

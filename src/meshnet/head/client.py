@@ -17,6 +17,7 @@ from meshnet.core.protocol.messages import (
     Reserved,
     ReserveRequest,
 )
+from meshnet.core.protocol.moving import TakeRequest
 from meshnet.core.vocabulary import (
     HopLost,
     NodeDescription,
@@ -52,6 +53,12 @@ class HopClient(Protocol):
         self, node: NodeId, session: SessionId, timeout_s: float, *, linger: bool = False
     ) -> None:
         """Hint that a session is over; with `linger` it may still be adopted. Raises HopLost."""
+
+    async def take(
+        self, node: NodeId, request: TakeRequest, timeout_s: float
+    ) -> SessionDescription | Refusal:
+        """Tell `node` to take a session over, and wait until it has. Raises HopLost, also for a
+        node that does not know how."""
 
     async def describe(self, node: NodeId, timeout_s: float) -> NodeDescription:
         """Raises HopLost, also for a node that has no description yet."""

@@ -21,3 +21,7 @@ def not_ready() -> Refusal:
 
 def spent() -> Refusal:
     return Refusal(Code.DEADLINE, "the deadline passed before the step could run")
+
+
+def draining() -> Refusal:
+    return Refusal(Code.DRAINING, "this node takes no new sessions", RETRY_AFTER_S)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from typing import Generic, assert_never
 
 from meshnet.core.protocol.messages import (
-    ActivationReply,
     Code,
     ForwardRequest,
     Mode,
@@ -24,7 +23,6 @@ from meshnet.core.protocol.messages import (
     Reply,
     Reserved,
     ReserveRequest,
-    TokenReply,
 )
 from meshnet.core.protocol.refusals import refusal_of
 from meshnet.core.scheduling.steps import WaitingStep
@@ -32,7 +30,6 @@ from meshnet.core.sessions.entry import EvictionReason, Lease
 from meshnet.core.sessions.store import SessionCacheStore
 from meshnet.core.vocabulary import (
     WIRE_VERSION,
-    Activation,
     BadField,
     KVCacheMiss,
     LayerRange,
@@ -49,11 +46,12 @@ from meshnet.core.vocabulary import (
 )
 from meshnet.node.checking import check_fingerprint, layers_of, new_positions, step_of
 from meshnet.node.compute import Compute
-from meshnet.node.refusing import RETRY_AFTER_S, Refused, not_ready, spent
+from meshnet.node.moving import NOBODY, Givers, SessionMoves
+from meshnet.node.refusing import RETRY_AFTER_S, Refused, draining, not_ready, spent
 from meshnet.node.shard import S, Shard
 from meshnet.node.shards import LoadedShard, LoadedShards, NodeLimits, ShardWork
 from meshnet.node.steps import UNSPENT, Done, Failed, Kept, Spent, StepJob, Unwanted
-from meshnet.telemetry.events import Event, Fault, ForwardServed
+from meshnet.telemetry.events import Fault, ForwardServed, Record, record_nothing
 
 
 class _Visit(Generic[S]):
@@ -74,10 +72,6 @@ class _Visit(Generic[S]):
         self.spent = UNSPENT
 
 
-def _ignore(_: Event) -> None:
-    """Nobody listens."""
-
-
 class NodeService(Generic[S]):
     """Serves the shards of one device to whoever carries the messages.
 
@@ -93,8 +87,9 @@ class NodeService(Generic[S]):
         compute: Compute,
         limits: NodeLimits,
         clock: Callable[[], float],
-        record: Callable[[Event], None] = _ignore,
+        record: Record = record_nothing,
         device: str = "cpu",
+        givers: Givers = NOBODY,
     ) -> None:
         self.ready = True
         self._node = node
@@ -105,6 +100,15 @@ class NodeService(Generic[S]):
         self._device = device
         self._limits = limits
         self._shards: LoadedShards[S] = LoadedShards(limits)
+        self.moves = SessionMoves(
+            self._shards,
+            compute,
+            givers,
+            clock=clock,
+            record=record,
+            ready=lambda: self.ready,
+            bytes_per_s=limits.move_bytes_per_s,
+        )
         for shard in shards:
             self.add(shard)
 
@@ -153,6 +157,8 @@ class NodeService(Generic[S]):
         """Take a place with room for `request.tokens` positions, or say when to ask again."""
         if not self.ready:
             return not_ready()
+        if self.moves.closed_to(request.session):
+            return draining()
         try:
             running = self._reserve(request)
         except MeshnetError as error:
@@ -200,6 +206,7 @@ class NodeService(Generic[S]):
             compute_s=sum(each.compute_s for each in work),
             steps=sum(each.steps for each in work),
             device=self._device,
+            draining=self.moves.draining,
         )
 
     def work(self) -> tuple[ShardWork, ...]:
@@ -231,6 +238,8 @@ class NodeService(Generic[S]):
         """Find out what is asked of which shard. Raises Refused, MeshnetError."""
         if not self.ready:
             raise Refused(not_ready())
+        if request.mode is not Mode.DECODE and self.moves.closed_to(request.session):
+            raise Refused(draining())
         deadline = None
         if request.deadline_ms is not None:
             deadline = arrived + request.deadline_ms / 1000
@@ -338,14 +347,14 @@ class NodeService(Generic[S]):
         visit.spent = done.spent
         loaded.count(step.length, done.spent.own_s)
         if lease is None or done.state is None:
-            return _reply(done, cached=None)
+            return done.reply(cached=None)
         if not loaded.shard.description.capabilities.kv_cache:
             loaded.store.abandon(lease, EvictionReason.RELEASED)
             if visit.request.mode is Mode.DECODE:
                 return refusal_of(
                     KVCacheMiss(MissReason.CACHING_OFF, "this shard found out it does not cache")
                 )
-            return _reply(done, cached=None)
+            return done.reply(cached=None)
         kept = lease.state
         if kept is None or kept.state is not done.state or kept.sampling is not step.sampling:
             kept = Kept(done.state, step.sampling)
@@ -354,7 +363,7 @@ class NodeService(Generic[S]):
         )
         if not committed:
             return self._superseded(visit)
-        return _reply(done, cached=lease.length_after)
+        return done.reply(cached=lease.length_after)
 
     def _superseded(self, visit: _Visit[S]) -> Refusal:
         """Say why a finished step counts for nothing; the session here is another's, or gone."""
@@ -381,10 +390,3 @@ class NodeService(Generic[S]):
             )
         )
         self._shards.tell(self._record, now, decoded=request.mode is Mode.DECODE)
-
-
-def _reply(done: Done[S], *, cached: int | None) -> Reply:
-    compute_us = round(done.spent.compute_s * 1e6)
-    if isinstance(done.result, Activation):
-        return ActivationReply(done.result, cached, compute_us)
-    return TokenReply(done.result, done.text, cached, compute_us)

@@ -13,6 +13,7 @@ from meshnet.core.vocabulary import (
     Activation,
     Drawn,
     LayerRange,
+    LayerState,
     MeshnetError,
     ShardDescription,
     ShardStep,
@@ -69,6 +70,27 @@ class Shard(Protocol[S]):
 
         Raises:
             KVCacheMiss: not this state to this length.
+        """
+        ...
+
+    def export_layer(self, state: S, layer: int) -> LayerState:
+        """Return a copy of what one layer of a session holds; asked only of shards whose
+        `capabilities` say that sessions move, as are the next two."""
+        ...
+
+    def restore_layer(self, state: S, layer: int, held: LayerState, length: int) -> None:
+        """Put one layer into a fresh state that will hold `length` positions.
+
+        Raises:
+            BadField: `held` is no such layer; `state` is as it was.
+        """
+        ...
+
+    def end_restore(self, state: S, tokens: Sequence[int]) -> None:
+        """Say whose positions the restored layers hold.
+
+        Raises:
+            BadField: some layer is missing.
         """
         ...
 

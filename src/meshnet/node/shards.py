@@ -36,6 +36,8 @@ class NodeLimits:
     ttl_s: float = 600.0
     pin_s: float = 5.0
     shards_max: int = 1
+    move_bytes_per_s: float | None = None
+    """How fast a session may come from another node; None: as fast as it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,11 @@ class LoadedShards(Generic[S]):
         for name, loaded in self._by_model.items():
             if model in (None, name):
                 loaded.store.release(session, now, linger=linger)
+
+    def forget_lingering(self, now: float) -> None:
+        """Forget the sessions whose heads are done with them."""
+        for loaded in self._by_model.values():
+            loaded.store.forget_lingering(now)
 
     def pin(self, session: SessionId) -> None:
         self._budget.streams.pin(session)

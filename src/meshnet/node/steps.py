@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic
 
-from meshnet.core.protocol.messages import Code, Refusal
+from meshnet.core.protocol.messages import ActivationReply, Code, Refusal, Reply, TokenReply
 from meshnet.core.protocol.refusals import refusal_of
 from meshnet.core.scheduling.steps import WaitingStep
 from meshnet.core.sessions.entry import Lease
-from meshnet.core.vocabulary import Drawn, MeshnetError, SamplingParams, ShardStep
+from meshnet.core.vocabulary import Activation, Drawn, MeshnetError, SamplingParams, ShardStep
 from meshnet.node.shard import Result, S, Shard
 
 
@@ -56,6 +56,12 @@ class Done(Generic[S]):
     state: S | None
     state_bytes: int
     spent: Spent
+
+    def reply(self, *, cached: int | None) -> Reply:
+        compute_us = round(self.spent.compute_s * 1e6)
+        if isinstance(self.result, Activation):
+            return ActivationReply(self.result, cached, compute_us)
+        return TokenReply(self.result, self.text, cached, compute_us)
 
 
 @dataclass(frozen=True, slots=True)

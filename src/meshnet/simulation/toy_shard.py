@@ -32,6 +32,7 @@ from meshnet.core.vocabulary import (
     KVBytes,
     KVCacheMiss,
     LayerRange,
+    LayerState,
     MeshnetError,
     MissReason,
     ModelId,
@@ -50,8 +51,10 @@ HIDDEN_SIZE = 2
 ROW_BYTES = 8
 LAYER_BYTES_PER_TOKEN = 16
 TOY_MODEL = ModelId("toy")
+CHAIN = "chain"
+"""What a layer holds, when it travels."""
 
-CACHING = Capabilities(kv_cache=True, multi_token=True, truncate=True, batch=True)
+CACHING = Capabilities(kv_cache=True, multi_token=True, truncate=True, batch=True, moves=True)
 SUMMING = replace(CACHING, truncate=False, marks=MARKS_MAX)
 """Of layers whose states cannot be shortened, only put back."""
 
@@ -157,6 +160,26 @@ class ToyShard:
         for chain in state.chains:
             del chain[length + 1 :]
         del state.history[length:]
+
+    def export_layer(self, state: ToyState, layer: int) -> LayerState:
+        chain = state.chains[layer - state.layers.start]
+        spec = TensorSpec(CHAIN, DType.FP32, (len(chain), HIDDEN_SIZE))
+        return LayerState((spec,), struct.pack(f"<{len(chain)}Q", *chain), state.marks.lengths)
+
+    def restore_layer(self, state: ToyState, layer: int, held: LayerState, length: int) -> None:
+        """Raises BadField if it holds another number of positions."""
+        shapes = [spec.shape for spec in held.tensors]
+        if shapes != [(length + 1, HIDDEN_SIZE)]:
+            raise BadField("tensors", f"[{(length + 1, HIDDEN_SIZE)}]", shapes)
+        chain = struct.unpack(f"<{length + 1}Q", held.data)
+        state.chains[layer - state.layers.start][:] = chain
+        state.marks = Marks(held.marks)
+
+    def end_restore(self, state: ToyState, tokens: Sequence[int]) -> None:
+        """Raises BadField if some layer holds another number of positions."""
+        if set(state.lengths) != {len(tokens)}:
+            raise BadField("layers", f"{len(tokens)} positions", state.lengths)
+        state.history.extend(tokens)
 
     def text_of(self, token_id: int) -> str:
         return f"<{token_id}>"

@@ -14,7 +14,14 @@ from dataclasses import replace
 from typing import Protocol, TypeVar, cast
 
 from meshnet.core.protocol.chains import CHAINED, as_asked_alone
-from meshnet.core.protocol.codec import decode_reply, encode_reply, encode_request, parse_head
+from meshnet.core.protocol.codec import (
+    decode_reply,
+    encode_refusal,
+    encode_reply,
+    encode_request,
+    encode_session,
+    parse_head,
+)
 from meshnet.core.protocol.frames import Ending, fits
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import (
@@ -24,6 +31,18 @@ from meshnet.core.protocol.messages import (
     Reply,
     Reserved,
     ReserveRequest,
+)
+from meshnet.core.protocol.moving import (
+    LayerReply,
+    LayerRequest,
+    TakeRequest,
+    decode_layer,
+    decode_layer_request,
+    decode_take,
+    decode_taken,
+    encode_layer,
+    encode_layer_request,
+    encode_take,
 )
 from meshnet.core.protocol.opening import Opening
 from meshnet.core.protocol.refusals import refusal_of
@@ -45,6 +64,7 @@ from meshnet.wire.chain_turns import ChainTurns, Turns
 T = TypeVar("T")
 Answer = tuple[int, dict[str, str], Buffer]
 Headers = dict[str, str]
+NO_SUCH_PATH: Answer = (404, {}, b"")
 
 
 class Service(Protocol):
@@ -232,6 +252,43 @@ class SimHopClient:
             return service.session(session) if isinstance(service, NodeService) else None
 
         return await self._ask(node, serve, timeout_s)
+
+    async def take(
+        self, node: NodeId, request: TakeRequest, timeout_s: float
+    ) -> SessionDescription | Refusal:
+        """Tell a node to take a session over. Raises HopLost."""
+
+        async def serve(service: Service) -> Answer:
+            if not isinstance(service, NodeService):
+                return NO_SUCH_PATH
+            order = decode_take(request.session, encode_take(request), self._limits)
+            taken = await service.moves.take(order)
+            if isinstance(taken, Refusal):
+                return encode_refusal(taken)
+            return 200, {}, encode_session(taken)
+
+        status, fields, body = await self._ask(node, serve, timeout_s)
+        return decode_taken(status, fields.items(), body, self._limits)
+
+    async def layer(
+        self, node: NodeId, request: LayerRequest, timeout_s: float, *, bytes_max: int
+    ) -> LayerReply | Refusal:
+        """Fetch a layer for a node that takes a session over. Raises HopLost."""
+        headers = encode_layer_request(request)
+
+        async def serve(service: Service) -> Answer:
+            if not isinstance(service, NodeService):
+                return NO_SUCH_PATH
+            layer = str(request.layer)
+            asked = decode_layer_request(request.session, layer, headers.items(), self._limits)
+            given = await service.moves.give(asked)
+            if isinstance(given, Refusal):
+                return encode_refusal(given)
+            fields, parts = encode_layer(given)
+            return 200, fields, b"".join(parts)
+
+        status, fields, body = await self._ask(node, serve, timeout_s)
+        return decode_layer(status, fields.items(), body, self._limits)
 
     async def release(
         self, node: NodeId, session: SessionId, timeout_s: float, *, linger: bool = False

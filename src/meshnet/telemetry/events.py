@@ -47,6 +47,16 @@ class SessionEvicted:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionTaken:
+    """A node took a session over from another one, `bytes` of `layers` layers."""
+
+    session: str
+    layers: int
+    bytes: int
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ShardLoaded:
     model: str
     layers: str
@@ -89,6 +99,17 @@ class Refilled:
     reason: str
     session: str
     attempt: int
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMoved:
+    """A running generation changed nodes: about `bytes` went to `hops` of them."""
+
+    session: str
+    hops: int
+    bytes: int
+    duration_s: float
     request: str | None = None
 
 
@@ -157,11 +178,13 @@ Event = (
     ForwardServed
     | SessionsHeld
     | SessionEvicted
+    | SessionTaken
     | ShardLoaded
     | ShardDegraded
     | ShardFailed
     | GenerationStarted
     | Refilled
+    | SessionMoved
     | FirstToken
     | GenerationFinished
     | GatewayAnswered
@@ -173,3 +196,7 @@ Event = (
 
 Record = Callable[[Event], None]
 """How a driver tells: it gets this function at construction and knows no log or metric."""
+
+
+def record_nothing(event: Event) -> None:
+    """Telemetry nobody listens to."""

@@ -23,7 +23,9 @@ from meshnet.telemetry.events import (
     ProcessReady,
     Refilled,
     SessionEvicted,
+    SessionMoved,
     SessionsHeld,
+    SessionTaken,
     ShardDegraded,
     ShardFailed,
     ShardLoaded,
@@ -45,6 +47,12 @@ class Metrics:
         self._evictions = self._counter(
             "meshnet_evictions", "Sessions forgotten by this node", "reason"
         )
+        self._taken = self._counter(
+            "meshnet_sessions_taken", "Sessions taken over from other nodes"
+        )
+        self._taken_bytes = self._counter(
+            "meshnet_taken_bytes", "Bytes of KV cache taken over from other nodes"
+        )
         self._kv_enabled = self._gauge(
             "meshnet_kv_cache_enabled", "1 if the shard caches, 0 if it is stateless",
             "model", "layers",
@@ -64,6 +72,7 @@ class Metrics:
         self._refills = self._counter(
             "meshnet_refills", "Prefills that repaired a running generation", "reason"
         )
+        self._moves = self._counter("meshnet_moves", "Sessions that changed nodes with their cache")
         self._ttft = self._histogram("meshnet_ttft_seconds", "Time to the first token")
         self._tokens = self._counter("meshnet_tokens", "Tokens emitted by this head")
         self._reused = self._counter(
@@ -89,7 +98,7 @@ class Metrics:
             self._steps.observe(event)
             return
         match event:
-            case SessionsHeld() | SessionEvicted():
+            case SessionsHeld() | SessionEvicted() | SessionTaken():
                 self._observe_node(event)
             case ShardLoaded(model=model, layers=layers):
                 self._kv_enabled.labels(model, layers).set(int(event.kv_cache))
@@ -100,6 +109,8 @@ class Metrics:
                 self._load_failures.inc()
             case GenerationStarted() | Refilled() | FirstToken() | GenerationFinished():
                 self._observe_head(event)
+            case SessionMoved():
+                self._moves.inc()
             case GatewayAnswered(status=status):
                 self._gateway.labels(str(status)).inc()
             case ChildDied():
@@ -109,13 +120,16 @@ class Metrics:
             case ChildStarted() | ProcessReady() | ShardDegraded():
                 pass
 
-    def _observe_node(self, event: SessionsHeld | SessionEvicted) -> None:
+    def _observe_node(self, event: SessionsHeld | SessionEvicted | SessionTaken) -> None:
         match event:
             case SessionsHeld():
                 self._sessions.set(event.sessions)
                 self._kv_bytes.set(event.kv_bytes)
             case SessionEvicted(reason=reason):
                 self._evictions.labels(reason).inc()
+            case SessionTaken():
+                self._taken.inc()
+                self._taken_bytes.inc(event.bytes)
 
     def _observe_head(
         self, event: GenerationStarted | Refilled | FirstToken | GenerationFinished

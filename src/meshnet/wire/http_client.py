@@ -17,6 +17,7 @@ import aiohttp
 from yarl import URL
 
 from meshnet.core.protocol import codec
+from meshnet.core.protocol.fields import print_object
 from meshnet.core.protocol.frames import Ending
 from meshnet.core.protocol.headers import LINGER
 from meshnet.core.protocol.limits import Limits
@@ -27,6 +28,15 @@ from meshnet.core.protocol.messages import (
     Reply,
     Reserved,
     ReserveRequest,
+)
+from meshnet.core.protocol.moving import (
+    LayerReply,
+    LayerRequest,
+    TakeRequest,
+    decode_layer,
+    decode_taken,
+    encode_layer_request,
+    encode_take,
 )
 from meshnet.core.vocabulary import (
     BadField,
@@ -174,17 +184,53 @@ class HttpHopClient:
         fields = {LINGER: "1"} if linger else {}
         await self._call("DELETE", node, f"/sessions/{session}", fields, [], timeout_s)
 
+    async def take(
+        self, node: NodeId, request: TakeRequest, timeout_s: float
+    ) -> SessionDescription | Refusal:
+        """Tell `node` to take a session over, and wait until it has. Raises HopLost."""
+        path = f"/sessions/{request.session}/take"
+        answer = await self._call(
+            "POST", node, path, JSON_HEADERS, [encode_take(request)], timeout_s
+        )
+        try:
+            return decode_taken(*answer, self._limits)
+        except HopLost as error:
+            raise HopLost(f"{node}: {error}") from None
+
+    async def layer(
+        self, node: NodeId, request: LayerRequest, timeout_s: float, *, bytes_max: int
+    ) -> LayerReply | Refusal:
+        """Fetch one layer of a session, of at most `bytes_max` bytes. Raises HopLost."""
+        path = f"/sessions/{request.session}/layers/{request.layer}"
+        limit = min(bytes_max + self._limits.json_bytes, self._limits.body_bytes)
+        answer = await self._call(
+            "GET", node, path, encode_layer_request(request), [], timeout_s, limit=limit
+        )
+        try:
+            return decode_layer(*answer, self._limits)
+        except HopLost as error:
+            raise HopLost(f"{node}: {error}") from None
+
+    async def drain(self, node: NodeId, timeout_s: float, *, undo: bool = False) -> NodeDescription:
+        """Ask `node` to take no new sessions, or again. Raises HopLost."""
+        parts: list[Buffer] = [print_object({"undo": undo})]
+        status, _, body = await self._call("POST", node, "/drain", JSON_HEADERS, parts, timeout_s)
+        return self._described(node, status, body)
+
     async def describe(self, node: NodeId, timeout_s: float) -> NodeDescription:
         """Raises HopLost, also if the node will not tell."""
         status, _, body = await self._call("GET", node, "/node", {}, [], timeout_s)
+        description = self._described(node, status, body)
+        self._streams.learn(node, description)
+        return description
+
+    def _described(self, node: NodeId, status: int, body: Buffer) -> NodeDescription:
         if status != 200:
             raise HopLost(f"{node}: HTTP {status} for its description: {bytes(body[:200])!r}")
         try:
-            description = codec.decode_node(body, self._limits)
+            return codec.decode_node(body, self._limits)
         except BadField as error:
             raise HopLost(f"{node}: unreadable description: {error}") from None
-        self._streams.learn(node, description)
-        return description
 
     async def _call(
         self,
@@ -194,6 +240,8 @@ class HttpHopClient:
         headers: dict[str, str],
         parts: Sequence[Buffer],
         timeout_s: float,
+        *,
+        limit: int | None = None,
     ) -> Answer:
         base = self._urls.get(node)
         if base is None:
@@ -202,14 +250,22 @@ class HttpHopClient:
             raise HopLost(f"{node}: this client is closed")
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._exchange(method, URL(base.rstrip("/") + path), headers, parts)
+                url = URL(base.rstrip("/") + path)
+                return await self._exchange(
+                    method, url, headers, parts, limit or self._limits.body_bytes
+                )
         except TimeoutError:
             raise HopLost(f"{node}: no answer within {timeout_s:g} s") from None
         except (aiohttp.ClientError, AnswerTooLarge, OSError, ValueError) as error:
             raise HopLost(f"{node}: {type(error).__name__}: {error}") from None
 
     async def _exchange(
-        self, method: str, url: URL, headers: dict[str, str], parts: Sequence[Buffer]
+        self,
+        method: str,
+        url: URL,
+        headers: dict[str, str],
+        parts: Sequence[Buffer],
+        limit: int,
     ) -> Answer:
         length = sum(map(len, parts))
         if parts:
@@ -218,11 +274,10 @@ class HttpHopClient:
         async with self._open().request(
             method, url, headers=headers, data=data if parts else None, allow_redirects=False
         ) as response:
-            body = await self._read(response)
+            body = await self._read(response, limit)
             return response.status, list(response.headers.items()), body
 
-    async def _read(self, response: aiohttp.ClientResponse) -> Buffer:
-        limit = self._limits.body_bytes
+    async def _read(self, response: aiohttp.ClientResponse, limit: int) -> Buffer:
         length = response.content_length
         if length is not None:
             if length > limit:

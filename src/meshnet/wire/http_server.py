@@ -3,6 +3,9 @@
     POST   /forward          one hop of one step
     PUT    /sessions/{id}    reserve     GET  tell     DELETE  release (a hint)
     GET    /sessions/{id}/stream         a WebSocket: stream_server.py
+    GET    /sessions/{id}/layers/{n}     one layer of it, for a node that takes it over
+    POST   /sessions/{id}/take           take it over from another node
+    POST   /drain                        take no new sessions, or again
     GET    /node  /health  /ready  /metrics
 
 Raw ASGI: a step passes here once per token and hop. Invariants
@@ -20,14 +23,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from meshnet.core.protocol import codec
-from meshnet.core.protocol.fields import print_object
+from meshnet.core.protocol.fields import print_object, read_object
 from meshnet.core.protocol.headers import collect, read_linger, session_id
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import Code, Refusal, Reserved
+from meshnet.core.protocol.moving import decode_layer_request, decode_take, encode_layer
 from meshnet.core.protocol.refusals import JSON, refusal_of
 from meshnet.core.vocabulary import Buffer, MeshnetError, TooLarge
 from meshnet.wire.handing import Handing
-from meshnet.wire.service import Service
+from meshnet.wire.service import Mover, Service
 from meshnet.wire.stream_peers import NOBODY, Peers, PeerStreams
 from meshnet.wire.stream_server import Message, Receive, Send, StreamServer
 
@@ -39,12 +43,16 @@ READ_TIMEOUT_S = 60.0
 JOIN_BYTES = 64 * 1024
 """Answers up to this size leave in one write."""
 SESSIONS = "/sessions/"
+DRAIN = "/drain"
+TAKE, LAYERS = "take", "layers/"
+"""What may follow a session's id."""
 METHODS = {
     "/forward": ("POST",),
     "/node": ("GET",),
     "/health": ("GET",),
     "/ready": ("GET",),
     "/metrics": ("GET",),
+    DRAIN: ("POST",),
 }
 SESSION_METHODS = ("PUT", "GET", "DELETE")
 CLOSE = {"Connection": "close"}
@@ -65,12 +73,13 @@ def node_app(
     token: str | None,
     metrics: Callable[[], bytes],
     peers: Peers = NOBODY,
+    mover: Mover | None = None,
 ) -> AsgiApp:
     """Return the ASGI application that serves `service`; `metrics` is called per scrape.
 
-    Steps may be handed on to `peers`, and to nobody else.
+    Steps may be handed on to `peers`, and to nobody else. Without a `mover` no session moves.
     """
-    return _NodeApp(service, limits, token, metrics, peers)
+    return _NodeApp(service, limits, token, metrics, peers, mover)
 
 
 class _NodeApp:
@@ -81,8 +90,9 @@ class _NodeApp:
         token: str | None,
         metrics: Callable[[], bytes],
         peers: Peers,
+        mover: Mover | None,
     ) -> None:
-        self._service = service
+        self._service, self._mover = service, mover
         self._peers = tuple(peers.urls)
         self._limits = limits
         self._authorization = None if token is None else f"Bearer {token}".encode()
@@ -117,16 +127,31 @@ class _NodeApp:
         path, method = scope["path"], scope["method"]
         if path != "/health" and not self._authorized(scope):
             return _refuse(Refusal(Code.UNAUTHORIZED, "expected the mesh token as Bearer"))
-        methods = SESSION_METHODS if path.startswith(SESSIONS) else METHODS.get(path)
+        methods = self._methods(path)
         if methods is None:
             return _refuse(Refusal(Code.NOT_FOUND, f"no such path: {path[:200]}"))
         if method not in methods:
             return _method_not_allowed(method, methods)
         if path == "/forward":
             return await self._forward(scope, receive)
+        if path == DRAIN:
+            return await self._drain(scope, receive)
         if path.startswith(SESSIONS):
             return await self._session(method, path.removeprefix(SESSIONS), scope, receive)
         return self._get(path)
+
+    def _methods(self, path: str) -> Sequence[str] | None:
+        """Which methods a path knows; None: there is no such path."""
+        if not path.startswith(SESSIONS):
+            return None if path == DRAIN and self._mover is None else METHODS.get(path)
+        rest = path.removeprefix(SESSIONS).partition("/")[2]
+        return self._moves(rest) or SESSION_METHODS
+
+    def _moves(self, rest: str) -> Sequence[str]:
+        """Which methods know what follows a session's id; none: it is a part of a wrong id."""
+        if self._mover is None:
+            return ()
+        return ("POST",) if rest == TAKE else ("GET",) if rest.startswith(LAYERS) else ()
 
     def _after_too_large(self, scope: Message) -> dict[str, str]:
         """Drop a body a little over the limit, so that its sender lives to read the refusal;
@@ -147,6 +172,9 @@ class _NodeApp:
         return codec.encode_reply(await self._service.forward(head.finish(body)))
 
     async def _session(self, method: str, name: str, scope: Message, receive: Receive) -> Answer:
+        own, _, rest = name.partition("/")
+        if self._moves(rest):
+            return await self._move(own, rest, scope, receive)
         session = session_id(name)
         if method == "DELETE":
             fields = collect(_headers(scope), self._limits)
@@ -162,6 +190,26 @@ class _NodeApp:
         if isinstance(granted, Reserved):
             return 200, {"Content-Type": JSON}, [codec.encode_reserved(granted)]
         return _refuse(granted)
+
+    async def _move(self, name: str, rest: str, scope: Message, receive: Receive) -> Answer:
+        assert self._mover is not None, "without a mover there is no such path"
+        if rest == TAKE:
+            body = await _read_body(receive, _content_length(scope), self._limits.meta_bytes)
+            taken = await self._mover.take(decode_take(name, body, self._limits))
+            if isinstance(taken, Refusal):
+                return _refuse(taken)
+            return 200, {"Content-Type": JSON}, [codec.encode_session(taken)]
+        layer = rest.removeprefix(LAYERS)
+        asked = decode_layer_request(name, layer, _headers(scope), self._limits)
+        given = await self._mover.give(asked)
+        return _refuse(given) if isinstance(given, Refusal) else (200, *encode_layer(given))
+
+    async def _drain(self, scope: Message, receive: Receive) -> Answer:
+        assert self._mover is not None, "without a mover there is no such path"
+        body = await _read_body(receive, _content_length(scope), self._limits.json_bytes)
+        fields = read_object(body or b"{}", "drain", self._limits)
+        self._mover.drain(undo=fields.has("undo") and fields.truth("undo"))
+        return self._get("/node")
 
     def _get(self, path: str) -> Answer:
         if path == "/metrics":

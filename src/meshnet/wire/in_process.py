@@ -13,6 +13,7 @@ from meshnet.core.protocol.messages import (
     Reserved,
     ReserveRequest,
 )
+from meshnet.core.protocol.moving import TakeRequest
 from meshnet.core.vocabulary import (
     HopLost,
     NodeDescription,
@@ -62,6 +63,12 @@ class InProcessHopClient:
         self, node: NodeId, session: SessionId, timeout_s: float, *, linger: bool = False
     ) -> None:
         self._service(node).release(session, linger=linger)
+
+    async def take(
+        self, node: NodeId, request: TakeRequest, timeout_s: float
+    ) -> SessionDescription | Refusal:
+        """Services in one process know no others."""
+        return Refusal(Code.NOT_FOUND, "no sessions move in one process")
 
     async def describe(self, node: NodeId, timeout_s: float) -> NodeDescription:
         return self._service(node).describe()

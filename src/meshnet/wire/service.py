@@ -11,6 +11,7 @@ from meshnet.core.protocol.messages import (
     Reserved,
     ReserveRequest,
 )
+from meshnet.core.protocol.moving import LayerReply, LayerRequest, TakeRequest
 from meshnet.core.vocabulary import ModelId, NodeDescription, SessionDescription, SessionId
 
 
@@ -37,3 +38,16 @@ class Service(Protocol):
     def session(self, session: SessionId) -> SessionDescription | None: ...
 
     def describe(self) -> NodeDescription: ...
+
+
+class Mover(Protocol):
+    """The part of a node that lets sessions move from it and to it."""
+
+    async def give(self, request: LayerRequest) -> LayerReply | Refusal:
+        """Export one layer of a session."""
+
+    async def take(self, request: TakeRequest) -> SessionDescription | Refusal:
+        """Take a session over from another node, whole or not at all."""
+
+    def drain(self, *, undo: bool = False) -> None:
+        """Take no new sessions from now on, or again."""

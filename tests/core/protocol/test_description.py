@@ -34,7 +34,7 @@ SHARD = ShardDescription(
     vocab_size=49152,
     context_length=8192,
     capabilities=Capabilities(
-        kv_cache=True, multi_token=False, truncate=True, marks=2, batch=True, exact=True
+        kv_cache=True, multi_token=False, truncate=True, marks=2, batch=True, exact=True, moves=True
     ),
     kv_bytes=KVBytes(per_token=15360, fixed=7, grid=256),
     weight_bytes=141_000_000,
@@ -58,7 +58,20 @@ NODE = NodeDescription(
     steps=77,
     device="cuda:0",
     stream=True,
+    draining=True,
 )
+
+
+def test_a_node_that_says_nothing_of_moves_moves_nothing_and_does_not_drain():
+    values = json.loads(encode_node(NODE))
+    del values["draining"]
+    for shard in values["shards"]:
+        del shard["capabilities"]["moves"]
+
+    told = decode_node(json.dumps(values).encode(), LIMITS)
+
+    assert not told.draining
+    assert not any(shard.capabilities.moves for shard in told.shards)
 
 
 def test_a_node_that_says_nothing_of_streams_has_none():
@@ -75,7 +88,7 @@ def test_a_node_is_read_as_it_was_told():
 def test_keys_of_a_later_version_are_ignored_and_absent_additions_have_a_default():
     values = json.loads(encode_node(NODE)) | {"later": {"a": [1]}}
     del values["device"]
-    for added in ("truncate", "marks", "batch", "exact"):
+    for added in ("truncate", "marks", "batch", "exact", "moves"):
         del values["shards"][0]["capabilities"][added]
     del values["shards"][0]["kv_bytes"]["grid"]
     del values["shards"][0]["weights"], values["shards"][0]["operators"]

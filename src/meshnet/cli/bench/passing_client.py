@@ -11,6 +11,7 @@ from meshnet.core.protocol.messages import (
     Reserved,
     ReserveRequest,
 )
+from meshnet.core.protocol.moving import TakeRequest
 from meshnet.core.vocabulary import (
     HopLost,
     NodeDescription,
@@ -47,6 +48,11 @@ class PassingClient:
         self, node: NodeId, session: SessionId, timeout_s: float, *, linger: bool = False
     ) -> None:
         await self._inner.release(node, session, timeout_s, linger=linger)
+
+    async def take(
+        self, node: NodeId, request: TakeRequest, timeout_s: float
+    ) -> SessionDescription | Refusal:
+        return await self._inner.take(node, request, timeout_s)
 
     async def describe(self, node: NodeId, timeout_s: float) -> NodeDescription:
         return await self._inner.describe(node, timeout_s)

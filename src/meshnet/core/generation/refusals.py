@@ -15,7 +15,7 @@ class Verdict(Enum):
     CACHING_OFF = "stop using caches on this route"
     STALE = "raise the attempt and refill"
     WAIT = "wait as asked, then refill"
-    MOVED = "route again: the node is well but serves something else"
+    MOVED = "route again: the node is well but serves something else, or nobody new"
     LOST = "route again: the hop is lost"
     NUMERICAL = "refill once without guesses if there were any, else fail"
     FATAL = "fail the generation"
@@ -40,7 +40,7 @@ def verdict_of(refusal: Refusal, asked: Mode) -> Verdict:
             return Verdict.STALE
         case Code.NO_ROOM | Code.NOT_READY | Code.OUT_OF_MEMORY | Code.DEADLINE:
             return Verdict.WAIT
-        case Code.NOT_FOUND:
+        case Code.NOT_FOUND | Code.DRAINING:
             return Verdict.MOVED
         case Code.HOP_FAILED:
             return Verdict.CHAIN_BROKEN

@@ -41,6 +41,7 @@ def node_values(node: NodeDescription) -> dict[str, Any]:
         "wire": node.wire,
         "pid": node.pid,
         "ready": node.ready,
+        "draining": node.draining,
         "device": node.device,
         "capabilities": {"stream": node.stream, "chain": node.chain},
         "peers": node.peers,
@@ -71,6 +72,7 @@ def _shard_values(shard: ShardDescription) -> dict[str, Any]:
             "marks": shard.capabilities.marks,
             "batch": shard.capabilities.batch,
             "exact": shard.capabilities.exact,
+            "moves": shard.capabilities.moves,
         },
         "kv_bytes": {
             "per_token": shard.kv_bytes.per_token,
@@ -108,6 +110,7 @@ def decode_node(data: Buffer, limits: Limits) -> NodeDescription:
         stream=_able(fields, "stream"),
         chain=_able(fields, "chain"),
         peers=_peers(fields) if fields.has("peers") else (),
+        draining=_told(fields, "draining"),
     )
 
 
@@ -156,11 +159,12 @@ def _capabilities(fields: Fields) -> Capabilities:
         marks=fields.integer("marks") if fields.has("marks") else 0,
         batch=_told(fields, "batch"),
         exact=_told(fields, "exact"),
+        moves=_told(fields, "moves"),
     )
 
 
 def _told(fields: Fields, name: str) -> bool:
-    """A capability that older nodes do not know."""
+    """What older nodes do not say of themselves."""
     return fields.truth(name) if fields.has(name) else False
 
 

@@ -120,6 +120,7 @@ class Code(Enum):
     NOT_READY = ("not_ready", 503)
     OUT_OF_MEMORY = ("out_of_memory", 503)
     DEADLINE = ("deadline", 503)
+    DRAINING = ("draining", 503)
 
     @property
     def wire_name(self) -> str:

@@ -14,6 +14,7 @@ differ from their defaults are printed.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,11 +68,13 @@ def print_meta(meta: Meta) -> bytes:
     if meta.route:
         values["route"] = [{"node": hop.node, "layers": str(hop.layers)} for hop in meta.route]
     if meta.tensors:
-        values["tensors"] = [
-            {"name": spec.name, "dtype": spec.dtype.value, "shape": spec.shape}
-            for spec in meta.tensors
-        ]
+        values["tensors"] = print_tensors(meta.tensors)
     return print_object(values) if values else b""
+
+
+def print_tensors(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
+    """Return what describes tensors, ready for JSON."""
+    return [{"name": spec.name, "dtype": spec.dtype.value, "shape": spec.shape} for spec in specs]
 
 
 def read_meta(data: Buffer, limits: Limits) -> Meta:
@@ -79,7 +82,7 @@ def read_meta(data: Buffer, limits: Limits) -> Meta:
     fields = read_object(data, WHERE, limits)
     return Meta(
         tokens=_tokens(fields, limits),
-        sampling=_sampling(fields.object("sampling")) if fields.has("sampling") else None,
+        sampling=read_sampling(fields.object("sampling")) if fields.has("sampling") else None,
         want_token=fields.truth("want_token") if fields.has("want_token") else True,
         tensors=_tensors(fields, limits) if fields.has("tensors") else (),
         drafts=fields.integer("drafts", high=DRAFTS_MAX) if fields.has("drafts") else 0,
@@ -101,11 +104,17 @@ def _tokens(fields: Fields, limits: Limits) -> tuple[int, ...]:
     return fields.integers("tokens", count_max=limits.positions, high=TOKEN_ID_MAX)
 
 
-def _tensors(fields: Fields, limits: Limits) -> tuple[TensorSpec, ...]:
-    described = fields.objects("tensors", count_max=limits.tensors)
+def read_tensors(fields: Fields, limits: Limits, *, count_max: int) -> tuple[TensorSpec, ...]:
+    """Read what describes tensors of different names. Raises BadField."""
+    described = fields.objects("tensors", count_max=count_max)
     specs = tuple(_tensor(entry, limits) for entry in described)
     if len({spec.name for spec in specs}) != len(specs):
         raise fields.refuse("tensors", "names that differ")
+    return specs
+
+
+def _tensors(fields: Fields, limits: Limits) -> tuple[TensorSpec, ...]:
+    specs = read_tensors(fields, limits, count_max=limits.tensors)
     if specs and len(specs[0].shape) < 2:
         raise fields.refuse("tensors", "a first tensor of at least 2 dimensions")
     return specs
@@ -138,7 +147,8 @@ def sampling_values(sampling: SamplingParams) -> dict[str, Any]:
     return values
 
 
-def _sampling(fields: Fields) -> SamplingParams:
+def read_sampling(fields: Fields) -> SamplingParams:
+    """Read what `sampling_values` gave. Raises BadField."""
     values: dict[str, Any] = {name: fields.number(name) for name in _NUMBERS if fields.has(name)}
     values |= {name: fields.integer(name) for name in _INTEGERS if fields.has(name)}
     if fields.has("logit_bias"):

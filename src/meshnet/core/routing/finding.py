@@ -102,7 +102,9 @@ def find_route(
     *,
     chained: bool = False,
 ) -> Route | NoRoute:
-    """Return the best route over the ready nodes outside `avoid`, or what is missing for one.
+    """Return the best route over ready nodes outside `avoid`, or what is missing for one.
+
+    Nodes that drain take no new sessions, and are on no route.
 
     `fingerprint`: only shards of exactly these weights and this tokenizer. `chained`: only if a
     step can go from the first hop to the last without the head.
@@ -147,7 +149,7 @@ def _holdings(inventory: Inventory, model: ModelId, avoid: Collection[NodeId]) -
     return [
         _Holding(node, shard, node in inventory.suspects, _load(description), description.wire)
         for node, description in sorted(inventory.nodes.items())
-        if description.ready and node not in avoid
+        if description.ready and not description.draining and node not in avoid
         for shard in description.shards
         if shard.model == model
     ]

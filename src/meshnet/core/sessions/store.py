@@ -260,6 +260,12 @@ class SessionCacheStore(Generic[C]):
             self._shelf.remove(entry, EvictionReason.RELEASED)
         return True
 
+    def forget_lingering(self, now: float) -> None:
+        """Forget the sessions that their heads are done with, and that nobody was lent."""
+        self._budget.expire(now)
+        for entry in [entry for entry in self._shelf.entries.values() if entry.lingers]:
+            self._shelf.remove(entry, EvictionReason.RELEASED)
+
     def describe(self, session: SessionId, now: float) -> SessionDescription | None:
         self._budget.expire(now)
         entry = self._shelf.entries.get(session)

@@ -44,6 +44,7 @@ from meshnet.core.vocabulary.drawing import (
     TokenLogprob,
 )
 from meshnet.core.vocabulary.identity import WIRE_VERSION, ModelId, NodeId, SessionId
+from meshnet.core.vocabulary.layer_states import LayerState
 from meshnet.core.vocabulary.layers import LayerRange, check_cover
 from meshnet.core.vocabulary.routes import Hop, Route
 from meshnet.core.vocabulary.steps import ShardStep
@@ -68,6 +69,7 @@ __all__ = [
     "KVBytes",
     "KVCacheMiss",
     "LayerRange",
+    "LayerState",
     "Link",
     "MeshnetError",
     "MissReason",

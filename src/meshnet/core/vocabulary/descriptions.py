@@ -34,6 +34,8 @@ class Capabilities:
     """Steps of several sessions may share a call."""
     exact: bool = False
     """A position's result is bitwise the same in every chunk, batch, refill and truncation."""
+    moves: bool = False
+    """Sessions can be taken over by a shard of equal arithmetic, cache and all."""
 
     @property
     def shortens(self) -> bool:
@@ -119,3 +121,5 @@ class NodeDescription:
     chain: bool = False
     peers: tuple[NodeId, ...] = ()
     """It answers steps that were handed on to it, and hands its own on to these nodes."""
+    draining: bool = False
+    """It serves the sessions it has, takes no others, and would like to be rid of them."""

@@ -115,6 +115,12 @@ class CellBuffer:
             self._cells.append(torch.empty(2 * heads * KEY_GRID * size))
             self._table.put(self._layer, cell, self._cells[-1].data_ptr())
 
+    def begin_at(self, start: int) -> None:
+        assert self.length == 0, f"{self.length} positions are here"
+        assert start % KEY_GRID == 0, f"{start} is inside a cell"
+        self._first = start // KEY_GRID
+        self._count(start)
+
     def append(self, keys_HTD: Tensor, values_HTD: Tensor) -> None:
         """Write T positions at `length`."""
         past, written = self.length, 0

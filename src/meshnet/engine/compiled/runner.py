@@ -173,9 +173,7 @@ class CompiledRunner:
 
     def _head_is_ours(self) -> bool:
         head = self.model.lm_head
-        return (
-            self.held.stop == self.total and _is_compiled(head) and head.rows == self._shape.pair
-        )
+        return self.held.stop == self.total and _is_compiled(head) and head.rows == self._shape.pair
 
     def _ends(self) -> tuple[Ends, Ends | None]:
         """What follows the model's last layer: the norm alone, and with a head if it is ours."""
