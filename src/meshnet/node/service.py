@@ -31,6 +31,7 @@ from meshnet.core.sessions.store import SessionCacheStore
 from meshnet.core.vocabulary import (
     WIRE_VERSION,
     BadField,
+    Capacity,
     KVCacheMiss,
     LayerRange,
     MeshnetError,
@@ -75,7 +76,8 @@ class _Visit(Generic[S]):
 class NodeService(Generic[S]):
     """Serves the shards of one device to whoever carries the messages.
 
-    `ready` may be switched off by the owner, while shards load or the process stops.
+    `ready` may be switched off by the owner, while shards load or the process stops; `capacity` is
+    what the owner measured, and is told as it is.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class NodeService(Generic[S]):
         givers: Givers = NOBODY,
     ) -> None:
         self.ready = True
+        self.capacity: Capacity | None = None
         self._node = node
         self._pid = pid
         self._compute = compute
@@ -207,6 +210,7 @@ class NodeService(Generic[S]):
             steps=sum(each.steps for each in work),
             device=self._device,
             draining=self.moves.draining,
+            capacity=self.capacity,
         )
 
     def work(self) -> tuple[ShardWork, ...]:

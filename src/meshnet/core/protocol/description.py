@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshnet.core.protocol.capacities import capacity_values, read_capacity
 from meshnet.core.protocol.fields import Fields, print_object, read_object
 from meshnet.core.protocol.headers import dtype_of, session_id
 from meshnet.core.protocol.limits import Limits
@@ -52,6 +53,7 @@ def node_values(node: NodeDescription) -> dict[str, Any]:
         "compute_s": node.compute_s,
         "steps": node.steps,
         "shards": [_shard_values(shard) for shard in node.shards],
+        "capacity": None if node.capacity is None else capacity_values(node.capacity),
     }
 
 
@@ -111,6 +113,7 @@ def decode_node(data: Buffer, limits: Limits) -> NodeDescription:
         chain=_able(fields, "chain"),
         peers=_peers(fields) if fields.has("peers") else (),
         draining=_told(fields, "draining"),
+        capacity=read_capacity(fields) if fields.has("capacity") else None,
     )
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 STEPS_OUT_MAX = 8
 """What a session may have on its way over one stream, steps that were overtaken included."""
+LINK_BYTES_MAX = 2**20
+"""Of a body by which the way to a node is measured."""
 
 
 @dataclass(frozen=True, slots=True)

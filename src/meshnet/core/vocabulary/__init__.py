@@ -30,7 +30,6 @@ from meshnet.core.vocabulary.descriptions import (
     NodeDescription,
     SessionDescription,
     ShardDescription,
-    WeightFormat,
 )
 from meshnet.core.vocabulary.drawing import (
     DRAFTS_MAX,
@@ -43,6 +42,7 @@ from meshnet.core.vocabulary.drawing import (
     SamplingParams,
     TokenLogprob,
 )
+from meshnet.core.vocabulary.formats import WeightFormat
 from meshnet.core.vocabulary.identity import WIRE_VERSION, ModelId, NodeId, SessionId
 from meshnet.core.vocabulary.layer_states import LayerState
 from meshnet.core.vocabulary.layers import LayerRange, check_cover

@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from meshnet.core.vocabulary.activations import DType
+from meshnet.core.vocabulary.capacity import Capacity
 from meshnet.core.vocabulary.identity import ModelId, NodeId, SessionId
 from meshnet.core.vocabulary.layers import LayerRange
-
-
-class WeightFormat(Enum):
-    """How weights are held in memory; int8 ones take activations in fp32."""
-
-    INT8 = "int8"
-    INT8_FAST = "int8-fast"
-    BF16 = "bf16"
-    FP16 = "fp16"
-    FP32 = "fp32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +113,5 @@ class NodeDescription:
     """It answers steps that were handed on to it, and hands its own on to these nodes."""
     draining: bool = False
     """It serves the sessions it has, takes no others, and would like to be rid of them."""
+    capacity: Capacity | None = None
+    """None: it did not measure itself."""
