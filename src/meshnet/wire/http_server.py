@@ -6,6 +6,7 @@
     GET    /sessions/{id}/layers/{n}     one layer of it, for a node that takes it over
     POST   /sessions/{id}/take           take it over from another node
     POST   /drain                        take no new sessions, or again
+    POST   /link             read and dropped, to be timed
     GET    /node  /health  /ready  /metrics
 
 Raw ASGI: a step passes here once per token and hop. Invariants
@@ -25,7 +26,7 @@ from dataclasses import replace
 from meshnet.core.protocol import codec
 from meshnet.core.protocol.fields import print_object, read_object
 from meshnet.core.protocol.headers import collect, read_linger, session_id
-from meshnet.core.protocol.limits import Limits
+from meshnet.core.protocol.limits import LINK_BYTES_MAX, Limits
 from meshnet.core.protocol.messages import Code, Refusal, Reserved
 from meshnet.core.protocol.moving import decode_layer_request, decode_take, encode_layer
 from meshnet.core.protocol.refusals import JSON, refusal_of
@@ -48,6 +49,7 @@ TAKE, LAYERS = "take", "layers/"
 """What may follow a session's id."""
 METHODS = {
     "/forward": ("POST",),
+    "/link": ("POST",),
     "/node": ("GET",),
     "/health": ("GET",),
     "/ready": ("GET",),
@@ -136,6 +138,9 @@ class _NodeApp:
             return await self._forward(scope, receive)
         if path == DRAIN:
             return await self._drain(scope, receive)
+        if path == "/link":
+            await _read_body(receive, _content_length(scope), LINK_BYTES_MAX)
+            return 204, {}, []
         if path.startswith(SESSIONS):
             return await self._session(method, path.removeprefix(SESSIONS), scope, receive)
         return self._get(path)
