@@ -22,7 +22,7 @@ from meshnet.engine.attention_choice import (
     trials_of,
 )
 from meshnet.engine.cache import Rows
-from meshnet.engine.checkpoint import load_layers, read_config
+from meshnet.engine.checkpoint import Checkpoint, load_layers, read_config
 from meshnet.engine.forward import LayerRunner
 from meshnet.engine.interface import AttentionCall, GridAttention, UnsupportedAttention
 from meshnet.engine.kv import KVBuffer
@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 
 
 def runner_of(path: Path) -> LayerRunner:
-    model = load_layers(path, read_config(path), ALL, torch.float32, CPU).model
+    model = load_layers(path, Checkpoint(path), read_config(path), ALL, torch.float32, CPU).model
     return LayerRunner(model, torch.float32)
 
 

@@ -13,7 +13,7 @@ from tests.families import LAYERS, family_config, save_family
 from transformers import AutoModelForCausalLM
 
 from meshnet.core.vocabulary import LayerRange, ModelError, WeightFormat
-from meshnet.engine.checkpoint import load_layers, read_config
+from meshnet.engine.checkpoint import Checkpoint, load_layers, read_config
 from meshnet.engine.loading import load_shard
 
 FAMILIES = ("llama", "llama-tied", "qwen3_moe", "deepseek_v3", "gpt2")
@@ -21,7 +21,8 @@ RANGES = (LayerRange(0, 2), LayerRange(2, 4), LayerRange(4, LAYERS))
 
 
 def _load(path: Path, layers: LayerRange):
-    return load_layers(path, read_config(path), layers, torch.float32, torch.device("cpu"))
+    cpu = torch.device("cpu")
+    return load_layers(path, Checkpoint(path), read_config(path), layers, torch.float32, cpu)
 
 
 @pytest.mark.parametrize("layers", RANGES, ids=str)

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from meshnet.core.vocabulary import LayerRange, ModelError, WeightFormat
 from meshnet.engine import layerwise
-from meshnet.engine.checkpoint import read_config
+from meshnet.engine.checkpoint import Checkpoint, read_config
 from meshnet.engine.formats import format_for, load_in_format
 from meshnet.engine.layerwise import groups, load_converted
 from meshnet.engine.linear import Int8Linear, quantised
@@ -34,7 +34,7 @@ def prompt(length: int = 13) -> list[int]:
 
 
 def converted(path: Path, held: LayerRange = WHOLE):
-    return load_converted(path, read_config(path), held, LinearChoice(2), CPU)
+    return load_converted(path, Checkpoint(path), read_config(path), held, LinearChoice(2), CPU)
 
 
 @pytest.mark.parametrize("weights", [WeightFormat.INT8, WeightFormat.INT8_FAST])
@@ -89,8 +89,12 @@ def test_int8_reads_the_bytes_and_files_that_fp32_reads(
     path = save_family(tmp_path, name)
     config = read_config(path)
 
-    plain, _ = load_in_format(path, config, held, WeightFormat.FP32, CPU, lambda note: None)
-    loaded, _ = load_in_format(path, config, held, WeightFormat.INT8, CPU, lambda note: None)
+    plain, _ = load_in_format(
+        path, Checkpoint(path), config, held, WeightFormat.FP32, CPU, lambda note: None
+    )
+    loaded, _ = load_in_format(
+        path, Checkpoint(path), config, held, WeightFormat.INT8, CPU, lambda note: None
+    )
 
     assert loaded.bytes_read == plain.bytes_read
     assert loaded.files_opened == plain.files_opened
@@ -217,7 +221,7 @@ import sys, threading
 from pathlib import Path
 import torch
 from meshnet.core.vocabulary import LayerRange
-from meshnet.engine.checkpoint import read_config
+from meshnet.engine.checkpoint import Checkpoint, read_config
 from meshnet.engine.layerwise import load_converted
 from meshnet.engine.linear_choice import LinearChoice
 from meshnet.engine.quantising import weight_bytes
@@ -231,7 +235,7 @@ path, layers = Path(sys.argv[1]), int(sys.argv[2])
 config = read_config(path)
 def load(*held):
     choice, cpu = LinearChoice(2), torch.device("cpu")
-    return load_converted(path, config, LayerRange(*held), choice, cpu)
+    return load_converted(path, Checkpoint(path), config, LayerRange(*held), choice, cpu)
 first = load(0, 1)
 before = resident("VmRSS")
 middle = load(1, layers - 1)

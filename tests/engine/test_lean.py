@@ -12,7 +12,7 @@ from tests.families import LAYERS, VOCAB_SIZE, save_family
 from tests.runners import answer_of, apart_and_together, entering_of, operators_of_a_layer
 
 from meshnet.core.vocabulary import LayerRange, WeightFormat
-from meshnet.engine.checkpoint import read_config
+from meshnet.engine.checkpoint import Checkpoint, read_config
 from meshnet.engine.formats import load_in_format
 from meshnet.engine.forward import LayerRunner
 from meshnet.engine.interface import GridAttention
@@ -41,7 +41,13 @@ class Loaded:
 
 def _load(path: Path, weights: WeightFormat, layers: LayerRange = WHOLE) -> Loaded:
     loaded, form = load_in_format(
-        path, read_config(path), layers, weights, torch.device("cpu"), lambda sentence: None
+        path,
+        Checkpoint(path),
+        read_config(path),
+        layers,
+        weights,
+        torch.device("cpu"),
+        lambda sentence: None,
     )
     generic, attention = LayerRunner(loaded.model, form.dtype), GridAttention(4)
     generic.use_attention(attention.register())

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -37,6 +37,25 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
 
+class Tensors(Protocol):
+    """Where the tensors of a model come from: a checkpoint, or nowhere (random_tensors.py)."""
+
+    @property
+    def names(self) -> list[str]: ...
+    @property
+    def files_opened(self) -> frozenset[str]: ...
+    @property
+    def bytes_read(self) -> int: ...
+
+    def lazily(self) -> Mapping[str, Any]:
+        """Values by name; `[...]` makes or reads one."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds; it may be read from again."""
+        ...
+
+
 class Checkpoint:
     """The tensors of a directory by name; counts what is really read. Safe to use from threads."""
 
@@ -46,7 +65,7 @@ class Checkpoint:
         self._open: dict[str, Any] = {}
         self._opened: set[str] = set()
         self._file_of = _tensor_files(path)
-        self.bytes_read = 0
+        self._bytes_read = 0
 
     @property
     def names(self) -> list[str]:
@@ -55,6 +74,10 @@ class Checkpoint:
     @property
     def files_opened(self) -> frozenset[str]:
         return frozenset(self._opened)
+
+    @property
+    def bytes_read(self) -> int:
+        return self._bytes_read
 
     def lazily(self) -> dict[str, LazyTensor]:
         return {name: LazyTensor(self, name) for name in self._file_of}
@@ -70,7 +93,7 @@ class Checkpoint:
                 tensor: torch.Tensor = self._open[file].get_tensor(name)
             except SafetensorError as error:
                 raise ModelError(f"{file}: cannot read tensor {name!r}: {error}") from error
-            self.bytes_read += tensor.numel() * tensor.element_size()
+            self._bytes_read += tensor.numel() * tensor.element_size()
         return tensor
 
     def close(self) -> None:
@@ -125,24 +148,28 @@ def _reason(path: Path, error: Exception) -> str:
 
 
 def load_layers(
-    path: Path, config: Any, held: LayerRange, dtype: torch.dtype, device: torch.device
+    path: Path,
+    tensors: Tensors,
+    config: Any,
+    held: LayerRange,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> LoadedLayers:
     """Build the model with `held` layers only and read their tensors. Raises ModelError."""
-    checkpoint = Checkpoint(path)
-    model = read_model(path, checkpoint, config, held, dtype)
+    model = read_model(path, tensors, config, held, dtype)
     loaded = LoadedLayers(
         model=model.to(device),
-        bytes_read=checkpoint.bytes_read,
-        files_opened=checkpoint.files_opened,
-        checkpoint_names=checkpoint.names,
+        bytes_read=tensors.bytes_read,
+        files_opened=tensors.files_opened,
+        checkpoint_names=tensors.names,
     )
-    checkpoint.close()
+    tensors.close()
     return loaded
 
 
 def read_model(
     path: Path,
-    checkpoint: Checkpoint,
+    tensors: Tensors,
     config: Any,
     held: LayerRange,
     dtype: torch.dtype,
@@ -156,7 +183,7 @@ def read_model(
             model, info = model_class.from_pretrained(
                 None,
                 config=config,
-                state_dict=checkpoint.lazily(),
+                state_dict=tensors.lazily(),
                 dtype=dtype,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,

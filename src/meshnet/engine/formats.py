@@ -17,7 +17,7 @@ import torch
 
 from meshnet.core.vocabulary import DType, LayerRange, WeightFormat
 from meshnet.engine.activations import TORCH_DTYPES
-from meshnet.engine.checkpoint import LoadedLayers, load_layers
+from meshnet.engine.checkpoint import LoadedLayers, Tensors, load_layers
 from meshnet.engine.layerwise import load_converted
 from meshnet.engine.linear_choice import LinearChoice
 
@@ -50,6 +50,7 @@ def format_for(device: torch.device) -> WeightFormat:
 
 def load_in_format(
     path: Path,
+    tensors: Tensors,
     config: Any,
     held: LayerRange,
     weights: WeightFormat,
@@ -64,9 +65,9 @@ def load_in_format(
     rows = INT8_ROWS.get(weights)
     if rows is None:
         form = Form(weights, FLOAT_OPERATORS, "", steady=False)
-        return load_layers(path, config, held, form.dtype, device), form
+        return load_layers(path, tensors, config, held, form.dtype, device), form
     choice = LinearChoice(rows)
-    converted = load_converted(path, config, held, choice, device)
+    converted = load_converted(path, tensors, config, held, choice, device)
     digest = choice.digest(device)
     for note in choice.notes:
         report(f"layers {held}: {note}")

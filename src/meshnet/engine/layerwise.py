@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from meshnet.core.vocabulary import LayerRange
-from meshnet.engine.checkpoint import Checkpoint, LoadedLayers, check_numbers, read_model
+from meshnet.engine.checkpoint import LoadedLayers, Tensors, check_numbers, read_model
 from meshnet.engine.heap import give_back
 from meshnet.engine.linear_choice import LinearChoice
 from meshnet.engine.quantising import Quantiser
@@ -43,30 +43,34 @@ class Converted:
 
 
 def load_converted(
-    path: Path, config: Any, held: LayerRange, choice: LinearChoice, device: torch.device
+    path: Path,
+    tensors: Tensors,
+    config: Any,
+    held: LayerRange,
+    choice: LinearChoice,
+    device: torch.device,
 ) -> Converted:
     """Read the tensors of `held` layers and make them int8 group by group. Raises ModelError."""
-    checkpoint = Checkpoint(path)
     quantiser = Quantiser(choice)
-    model = read_model(path, checkpoint, config, held, torch.float32, Part.ENDS).to(device)
+    model = read_model(path, tensors, config, held, torch.float32, Part.ENDS).to(device)
     layers: TrimmedLayers = model.meshnet_layers
-    checkpoint.close()
+    tensors.close()
     check_numbers(path, model)
     quantiser.convert(model)
     _drop_unused_embedding(model, held)
     _own(model)
-    for group in groups(held, _layer_bytes(layers)):
-        part = read_model(path, checkpoint, config, group, torch.float32, Part.LAYERS)
-        checkpoint.close()
+    for group in groups(held, layer_bytes(layers)):
+        part = read_model(path, tensors, config, group, torch.float32, Part.LAYERS)
+        tensors.close()
         check_numbers(path, part)
         _move(part.meshnet_layers, layers, quantiser, device)
         del part
         give_back()
     loaded = LoadedLayers(
         model=model,
-        bytes_read=checkpoint.bytes_read,
-        files_opened=checkpoint.files_opened,
-        checkpoint_names=checkpoint.names,
+        bytes_read=tensors.bytes_read,
+        files_opened=tensors.files_opened,
+        checkpoint_names=tensors.names,
     )
     return Converted(loaded, tuple(quantiser.left))
 
@@ -94,7 +98,7 @@ def groups(held: LayerRange, bytes_of: Mapping[int, int]) -> list[LayerRange]:
     return [*made, LayerRange(start, held.stop)]
 
 
-def _layer_bytes(layers: TrimmedLayers) -> dict[int, int]:
+def layer_bytes(layers: TrimmedLayers) -> dict[int, int]:
     """Bytes of each layer in fp32, by the shapes of the whole model."""
     sizes: dict[int, int] = {}
     index_of = re.compile(rf"(?:^|\.){re.escape(layers.name)}\.(\d+)\.")

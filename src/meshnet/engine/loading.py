@@ -19,7 +19,7 @@ from meshnet.core.vocabulary import (
 )
 from meshnet.engine.activations import WIRE_DTYPES
 from meshnet.engine.attention_choice import choose_attention
-from meshnet.engine.checkpoint import LoadedLayers, check_numbers, read_config
+from meshnet.engine.checkpoint import Checkpoint, LoadedLayers, Tensors, check_numbers, read_config
 from meshnet.engine.formats import Form, format_for, load_in_format
 from meshnet.engine.forward import LayerRunner
 from meshnet.engine.heap import give_back
@@ -33,6 +33,7 @@ from meshnet.engine.identity import (
 from meshnet.engine.lean_choice import lean_runner
 from meshnet.engine.moving import can_move
 from meshnet.engine.quantising import weight_bytes
+from meshnet.engine.random_tensors import RandomTensors
 from meshnet.engine.rotary import RotaryLimit, rotary_limit
 from meshnet.engine.runner import Runner
 from meshnet.engine.selftest import CLOSENESS, Findings, self_test
@@ -70,30 +71,75 @@ def load_shard(
     Raises:
         ModelError: the directory is no model, is damaged, or cannot be cut there.
     """
-    config = read_config(path)
-    where = _device(device)
-    runs = inseparable_layers(config)
-    check_separable(layers, runs)
+    config, where = read_config(path), _device(device)
+    check_separable(layers, inseparable_layers(config))
     # Before the weights: what reading a tokenizer takes is free again when they come.
     texts = token_text or _token_texts(path, layers, config, report)
     give_back()
-    form_of = weights or format_for(where)
-    loaded, form = load_in_format(path, config, layers, form_of, where, report)
+    return _made(
+        path,
+        Checkpoint(path),
+        config,
+        layers,
+        model=model or ModelId(path.name),
+        weights=weights or format_for(where),
+        device=where,
+        fast_prefill=fast_prefill,
+        report=report,
+        token_text=texts,
+    )
+
+
+def random_shard(
+    config: Any, layers: LayerRange, *, weights: WeightFormat | None = None, device: str = "cpu"
+) -> TorchModelShard:
+    """Make what `load_shard` would of a model of this configuration, with random weights.
+
+    Raises ModelError: the model cannot be cut there, or such weights yield no numbers.
+    """
+    where = _device(device)
+    check_separable(layers, inseparable_layers(config))
+    return _made(
+        Path("random weights"),
+        RandomTensors.of(config),
+        config,
+        layers,
+        model=ModelId("random"),
+        weights=weights or format_for(where),
+        device=where,
+        fast_prefill=False,
+        report=lambda sentence: None,
+        token_text=_no_text,
+    )
+
+
+def _made(
+    path: Path,
+    tensors: Tensors,
+    config: Any,
+    layers: LayerRange,
+    *,
+    model: ModelId,
+    weights: WeightFormat,
+    device: torch.device,
+    fast_prefill: bool,
+    report: Report,
+    token_text: Callable[[int], str],
+) -> TorchModelShard:
+    loaded, form = load_in_format(path, tensors, config, layers, weights, device, report)
     limit = rotary_limit(loaded.model.config.get_text_config(decoder=True))
     try:
         runner, findings = _tested(loaded.model, form, limit, fast_prefill, report)
     except ModelError:
         check_numbers(path, loaded.model)  # then that is why
         raise
-    name = model or ModelId(path.name)
-    description = _description(path, name, runner, loaded, form, findings, runs)
     return TorchModelShard(
         runner,
-        description,
+        _description(path, model, runner, loaded, form, findings),
         rotary=limit,
         continues=findings.multi_token,
         report=report,
-        token_text=texts,
+        token_text=token_text,
     )
 
 
@@ -130,7 +176,6 @@ def _description(
     loaded: LoadedLayers,
     form: Form,
     findings: Findings,
-    runs: tuple[LayerRange, ...],
 ) -> ShardDescription:
     config = loaded.model.config
     changing = rotary_limit(config.get_text_config(decoder=True)) is not None
@@ -159,7 +204,7 @@ def _description(
         weight_bytes=weight_bytes(loaded.model),
         bytes_read=loaded.bytes_read,
         arithmetic=arithmetic(form, runner.attention, runner.device),
-        inseparable=runs,
+        inseparable=inseparable_layers(config),
         weights=form.weights.value,
         operators=form.operators,
     )

@@ -14,7 +14,7 @@ from tests.runners import answer_of, apart_and_together, entering_of, operators_
 
 import meshnet.engine
 from meshnet.core.vocabulary import LayerRange, WeightFormat
-from meshnet.engine.checkpoint import read_config
+from meshnet.engine.checkpoint import Checkpoint, read_config
 from meshnet.engine.compiled.runner import CompiledRunner
 from meshnet.engine.formats import load_in_format
 from meshnet.engine.forward import LayerRunner
@@ -39,7 +39,13 @@ def _runner(
     compiled: Closeness | None = None,
 ) -> Runner:
     loaded, form = load_in_format(
-        path, read_config(path), layers, weights, torch.device("cpu"), lambda sentence: None
+        path,
+        Checkpoint(path),
+        read_config(path),
+        layers,
+        weights,
+        torch.device("cpu"),
+        lambda sentence: None,
     )
     generic, attention = LayerRunner(loaded.model, form.dtype), GridAttention(4)
     generic.use_attention(attention.register())
