@@ -6,6 +6,7 @@ urls ─▶ HttpHopClient ─▶ Directory ─▶ Head ─▶ gateway_app
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 import time
@@ -26,6 +27,7 @@ from meshnet.head.lingering import PrefixLimits
 from meshnet.mesh.grouped import unwrapped
 from meshnet.telemetry.events import Record
 from meshnet.wire.http_client import HttpHopClient
+from meshnet.wire.links import LinkBook
 
 if TYPE_CHECKING:
     from meshnet.engine.text import HFText
@@ -54,6 +56,8 @@ class Composition:
     directory: Directory
     head: Head
     names: Mapping[NodeId, str]
+    links: LinkBook
+    """The ways from here to those of the nodes that measured themselves."""
 
     def readiness(self) -> Readiness:
         route = self.directory.route(self.model)
@@ -103,18 +107,29 @@ async def composed(
                 declared=declared,
                 chained=settings.routes == "chain",
             )
+            links = LinkBook(
+                lambda: {
+                    each.node: urls[each.node] for each in directory.snapshot() if each.capacity
+                },
+                token=None if token is None else token.get_secret_value(),
+                clock=time.monotonic,
+            )
             await directory.refresh()
             limits = head_limits(settings, route_wait_s)
             head = _head(model, text, client, directory, limits, record)
-            async with directory, head:
-                yield Composition(
-                    model,
-                    text,
-                    client,
-                    directory,
-                    head,
-                    {NodeId(url): name for name, url in nodes.items()},
-                )
+            names = {NodeId(url): name for name, url in nodes.items()}
+            async with directory, head, _kept(links):
+                yield Composition(model, text, client, directory, head, names, links)
+
+
+@asynccontextmanager
+async def _kept(links: LinkBook) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as group:
+        keeping = group.create_task(links.keep())
+        try:
+            yield
+        finally:
+            keeping.cancel()
 
 
 def _head(

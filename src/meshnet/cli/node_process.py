@@ -17,11 +17,11 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from meshnet.cli.machine import cores, free_memory_bytes, is_loopback
+from meshnet.cli.machine import cores, free_device_bytes, is_loopback
 from meshnet.cli.models import format_of, resolve_model
 from meshnet.cli.options import print_ready
 from meshnet.cli.serving import run_loop, stop_on_signals, url_of
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from meshnet.engine.shard import TorchModelShard
 
 STOP_DEADLINE_S = 3.0
+Through = Callable[[Any], Any]
+"""Stands between a shard and those who run it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,12 @@ def run_node(
     port: int,
     as_json: bool,
     end_with_stdin: bool,
+    through: Through = lambda shard: shard,
 ) -> None:
-    """Serve until asked to stop. Raises MeshnetError for what cannot be served."""
+    """Serve until asked to stop. Raises MeshnetError for what cannot be served.
+
+    `through` may slow its shards, to stand for another machine.
+    """
     if not is_loopback(settings.host) and settings.mesh_token is None:
         raise SettingsError(
             f"--host {settings.host}: a node beyond loopback needs MESHNET_MESH_TOKEN, the same "
@@ -89,20 +95,26 @@ def run_node(
         )
     if end_with_stdin:
         end_with_parent()
-    run_loop(lambda: _Node(settings, shards, port, as_json).run())
+    run_loop(lambda: _Node(settings, shards, port, as_json, through).run())
 
 
 class _Node:
     """The parts of one node process, put together."""
 
     def __init__(
-        self, settings: Settings, shards: Sequence[ShardChoice], port: int, as_json: bool
+        self,
+        settings: Settings,
+        shards: Sequence[ShardChoice],
+        port: int,
+        as_json: bool,
+        through: Through,
     ) -> None:
-        self._settings = settings
-        self._shards = shards
-        self._as_json = as_json
+        self._settings, self._shards = settings, shards
+        self._as_json, self._through = as_json, through
         self._listener = bind(settings.host, port)
         self._url = url_of(self._listener)
+        secret = settings.mesh_token
+        self._token = None if secret is None else secret.get_secret_value()
         self._telemetry = Telemetry(
             stream=sys.stderr,
             log_format=settings.log_format,
@@ -116,7 +128,8 @@ class _Node:
             shards=(),
             compute=self._compute,
             limits=NodeLimits(
-                kv_bytes_max=settings.kv_max_bytes or max(1, _free_bytes(settings.device) // 2),
+                kv_bytes_max=settings.kv_max_bytes
+                or max(1, free_device_bytes(settings.device) // 2),
                 sessions_max=settings.kv_max_sessions,
                 ttl_s=settings.kv_ttl_seconds,
                 pin_s=min(5.0, settings.kv_ttl_seconds),
@@ -130,19 +143,19 @@ class _Node:
         self._loaded: set[ShardChoice] = set()
 
     async def run(self) -> None:
-        secret = self._settings.mesh_token
-        token = None if secret is None else secret.get_secret_value()
         app = node_app(
             self._service,
             limits=Limits(),
-            token=token,
+            token=self._token,
             metrics=self._telemetry.metrics.exposition,
-            peers=Peers.of(self._settings.peers, token),
+            peers=Peers.of(self._settings.peers, self._token),
         )
         try:
             with unwrapped(), stop_on_signals() as stop:
                 async with asyncio.TaskGroup() as group:
-                    serving = group.create_task(serve_socket(app, self._listener, token=token))
+                    serving = group.create_task(
+                        serve_socket(app, self._listener, token=self._token)
+                    )
                     loading = group.create_task(self._load())
                     await stop.wait()
                     self._service.ready = False
@@ -154,6 +167,8 @@ class _Node:
     async def _load(self) -> None:
         threads = self._settings.threads or cores()
         await self._compute.run(lambda: _set_threads(threads))
+        if self._settings.measure:
+            await self._measure(threads)
         for choice in self._shards:
             await self._load_one(choice)
         # Half a million objects of libraries stay for good: no collection may visit them again,
@@ -163,6 +178,22 @@ class _Node:
         self._service.ready = True
         self._telemetry.record(ProcessReady("node", self._url, os.getpid()))
         print_ready("node", self._url, os.getpid(), as_json=self._as_json)
+        if self._settings.measure:
+            await self._keep_links()
+
+    async def _measure(self, threads: int) -> None:
+        from meshnet.cli.measured import measured_capacity  # a client of nodes: few need one
+
+        model = self._shards[0].model if self._shards else self._settings.model
+        self._service.capacity = await measured_capacity(
+            self._settings, self._compute, threads=threads, model=model, through=self._through
+        )
+
+    async def _keep_links(self) -> None:
+        from meshnet.cli.measured import keep_links
+
+        others = {NodeId(url): url for url in self._settings.peers if url != self._url}
+        await keep_links(self._service, lambda: others, self._token)
 
     async def _load_one(self, choice: ShardChoice) -> None:
         started = time.monotonic()
@@ -172,7 +203,7 @@ class _Node:
             self._telemetry.record(ShardFailed(choice.model, str(choice.layers), str(error)))
             raise
         try:
-            self._service.add(shard)
+            self._service.add(self._through(shard))
         except ValueError as error:
             raise SettingsError(f"--shard: {error}") from None
         shard.kv_sessions = self._service.kv_sessions(shard.description.model)
@@ -210,17 +241,6 @@ class _Node:
             fast_prefill=self._settings.fast_prefill,
             report=report,
         )
-
-
-def _free_bytes(device: str) -> int:
-    """Return what is free where the caches will live."""
-    if not device.startswith("cuda"):
-        return free_memory_bytes()
-    import torch
-
-    if not torch.cuda.is_available():
-        raise SettingsError(f"device {device}: torch finds no CUDA device here")
-    return int(torch.cuda.mem_get_info(device)[0])
 
 
 def _give_back() -> None:

@@ -99,6 +99,10 @@ class Settings(BaseSettings):
         le=BYTES_MAX,
         description="Bytes of KV cache, per node (default: half of the free memory)",
     )
+    measure: bool = Field(
+        False,
+        description="Measure this node when it starts, in seconds; one that joins always does",
+    )
     max_loaded_shards: int = Field(4, ge=1, le=64, description="Shards one node may hold")
     mesh_token: SecretStr | None = Field(
         None, description="Shared secret between gateway and nodes; required beyond loopback"

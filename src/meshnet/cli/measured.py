@@ -1,0 +1,129 @@
+"""What this node can do, measured when it joins: before it holds anything, and in turn.
+
+    wait for the nodes of this machine that measure now -> engine -> a served step -> Capacity
+
+Nodes that measured at the same time would each find a part of the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from meshnet.cli.machine import cores, free_device_bytes, machine_id
+from meshnet.cli.models import Bars, format_of, resolve_model
+from meshnet.cli.served_step import served_step_s
+from meshnet.cli.settings import Settings
+from meshnet.core.vocabulary import Capacity, Link, NodeId, Speed
+from meshnet.node.compute import Compute
+from meshnet.node.service import NodeService
+from meshnet.wire.links import LinkBook
+
+if TYPE_CHECKING:
+    from meshnet.engine.shard_timer import TimedShard
+
+TURN_S = 120.0
+"""How long a node waits for its turn; then it measures beside others."""
+LOOK_S = 0.1
+MEMORY_PART = 4
+"""The layers that are made up take at most this part of the free memory."""
+
+
+async def measured_capacity(
+    settings: Settings,
+    compute: Compute,
+    *,
+    threads: int,
+    model: str | None = None,
+    through: Callable[[Any], Any] = lambda shard: shard,
+) -> Capacity:
+    """Measure this node; seconds. Raises MeshnetError.
+
+    Args:
+        compute: where steps run, with `threads` set.
+        model: what it is likely to serve, as a user writes it; None: nobody knows.
+        through: may slow its shards, to stand for another machine.
+    """
+    free_bytes = free_device_bytes(settings.device)
+    async with _turn(settings.cache_dir):
+        tiny, speed = await compute.run(lambda: _measured(settings, model, free_bytes, through))
+        served_s = await served_step_s(compute, tiny)
+    return Capacity(
+        machine=machine_id(),
+        memory_bytes=free_bytes,
+        threads=threads,
+        cores=cores(),
+        speeds=(replace(speed, step_s=speed.step_s + served_s),),
+    )
+
+
+async def keep_links(
+    service: NodeService[Any], peers: Callable[[], Mapping[NodeId, str]], token: str | None
+) -> None:
+    """Measure the ways from this node to `peers`, and let it tell them, until cancelled."""
+    capacity = service.capacity
+    assert capacity is not None, "a node tells its links with what else it measured"
+
+    def tell(links: tuple[Link, ...]) -> None:
+        service.capacity = replace(capacity, links=links)
+
+    await LinkBook(peers, token=token, clock=time.monotonic).keep(tell)
+
+
+def _measured(
+    settings: Settings, model: str | None, free_bytes: int, through: Callable[[Any], Any]
+) -> tuple[TimedShard, Speed]:
+    from meshnet.engine.checkpoint import read_config
+    from meshnet.engine.heap import give_back
+    from meshnet.engine.measuring import (
+        common_config,
+        fixed_costs,
+        measured_speed,
+        tiny_shard,
+    )
+
+    weights = format_of(settings.weights)
+    config = common_config() if model is None else read_config(resolve_model(model, settings).path)
+    tiny = through(tiny_shard(weights, settings.device))
+    speed = measured_speed(
+        config,
+        weights,
+        fixed_costs(tiny, time.perf_counter),
+        device=settings.device,
+        bytes_max=free_bytes // MEMORY_PART,
+        clock=time.perf_counter,
+        progress=Bars(),
+        through=through,
+    )
+    give_back()
+    return tiny, speed
+
+
+@asynccontextmanager
+async def _turn(directory: Path) -> AsyncIterator[None]:
+    """Measure while no other node of this user on this machine does."""
+    await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
+    lock = FileLock(directory / ".measuring")
+    with suppress(TimeoutError):
+        async with asyncio.timeout(TURN_S):
+            while not _taken(lock):  # noqa: ASYNC110  # another process gives it back
+                await asyncio.sleep(LOOK_S)
+    try:
+        yield
+    finally:
+        lock.release()  # harmless where it was not taken
+
+
+def _taken(lock: FileLock) -> bool:
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return False
+    return True
