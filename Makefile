@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test check slow bench peers docs families clean
+.PHONY: help setup demo test test-chaos check slow bench peers docs families clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -34,6 +34,9 @@ check: setup ## Format, lint, types, import layers, spelling
 
 test: setup ## Run the test suite
 	@$(BIN)/python -m pytest -q
+
+test-chaos: setup ## Storms of faults over real processes in network namespaces; an hour and less
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tools.chaos --events 51 --out benchmarks/results
 
 slow: setup ## Run what takes longer: all families, all models, 2,000 simulated clusters
 	@$(BIN)/python -m pytest -q -m slow --timeout 3600

@@ -57,11 +57,13 @@ class MeshnetProcess:
         arguments: Sequence[str],
         environment: Mapping[str, str],
         program: Sequence[str] = ("-m", "meshnet"),
+        wrapper: Sequence[str] = (),
     ) -> None:
+        """`wrapper` goes before the command and becomes it, keeping its pid."""
         self.arguments = list(arguments)
         cache = {k: v for k, v in os.environ.items() if k == "MESHNET_CACHE_DIR"}
         self._child = subprocess.Popen(
-            [sys.executable, *program, *self.arguments],
+            [*wrapper, sys.executable, *program, *self.arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -83,6 +85,10 @@ class MeshnetProcess:
     @property
     def pid(self) -> int:
         return self._child.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._child.poll() is None
 
     @property
     def url(self) -> str:
