@@ -94,10 +94,10 @@ class MeshnetProcess:
     def url(self) -> str:
         return str(self.ready["url"])
 
-    def wait_ready(self) -> MeshnetProcess:
+    def wait_ready(self, deadline_s: float = START_DEADLINE_S) -> MeshnetProcess:
         while True:
             try:
-                line = self._lines.get(timeout=START_DEADLINE_S)
+                line = self._lines.get(timeout=deadline_s)
             except queue.Empty:
                 raise AssertionError(f"{self.arguments}: not ready\n{self.last_words()}") from None
             if line is None:

@@ -24,6 +24,8 @@ from tests.processes import MeshnetProcess
 TOKEN = "chaos-mesh-token"
 KEY = "chaos-api-key"
 KILL, ASK, STOP, CONTINUE = signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP, signal.SIGCONT
+START_DEADLINE_S = 300.0
+"""Many processes start at once here, and some compile first."""
 READY_DEADLINE_S = 120.0
 LOOK_DEADLINE_S = 5.0
 
@@ -121,7 +123,7 @@ class Lab:
             wrapper=place.wrapper,
         )
         self._processes[name] = process
-        await asyncio.to_thread(process.wait_ready)
+        await asyncio.to_thread(process.wait_ready, START_DEADLINE_S)
 
     async def end(self, name: str, number: int) -> None:
         """Kill the process, or ask it to end, and wait until it has."""

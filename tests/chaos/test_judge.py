@@ -11,7 +11,7 @@ from tests.cluster.api import Told
 
 ERROR = {"message": "no new token in the time for recovery", "type": "server_error", "code": "x"}
 USAGE = {"completion_tokens": 3}
-CALM = Told("abc", [(97,), (98,), (99,)], [0.0, 1.0, 2.0], ["length"], [USAGE], [], 1)
+CALM = Told("xyz", [(120,), (121,), (122,)], [0.0, 1.0, 2.0], ["length"], [USAGE], [], 1)
 
 
 def verdict(end: End = End.WHOLE, *, head_died: bool = False, **told: Any) -> Verdict:
@@ -26,7 +26,7 @@ def refused(status: int | None, refusal: Any) -> Verdict:
 
 
 PARTLY: dict[str, Any] = {
-    "text": "ab", "tokens": [(97,), (98,)], "finishes": [], "usages": [], "ended": 0,
+    "text": "xy", "tokens": [(120,), (121,)], "finishes": [], "usages": [], "ended": 0,
 }  # fmt: skip
 
 
@@ -59,10 +59,10 @@ def test_no_end_in_time_is_a_hang():
 @pytest.mark.parametrize(
     "told",
     [
-        {"tokens": [(97,), (98,), (100,)]},
-        {"tokens": [(97,), (98,), (98,), (99,)]},
-        {"tokens": [(97,), (97,), (98,)], "finishes": [], "errors": [ERROR]},
-        {"text": "abd"},
+        {"tokens": [(120,), (121,), (123,)]},
+        {"tokens": [(120,), (121,), (121,), (122,)]},
+        {"tokens": [(120,), (120,), (121,)], "finishes": [], "errors": [ERROR]},
+        {"text": "xyx"},
         {"finishes": ["stop"]},
         {"finishes": ["length", "length"]},
         {"finishes": []},
