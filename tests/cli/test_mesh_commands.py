@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from tests.processes import MeshnetProcess, command, meshnet
 
@@ -102,6 +103,18 @@ def test_chat_answers_every_line_of_its_input(mesh: MeshnetProcess, tmp_path: Pa
     assert told.returncode == 0, told.stderr
     first, second = told.stdout[: len(told.stdout) // 2], told.stdout[len(told.stdout) // 2 :]
     assert first == second != ""
+
+
+def test_status_tells_how_fast_answers_came(mesh: MeshnetProcess, tmp_path: Path):
+    body = {"model": "default", "prompt": "one", "max_tokens": 12, "ignore_eos": True}
+    httpx2.post(f"{mesh.url}/v1/completions", json=body, timeout=60).raise_for_status()
+
+    told = status(mesh, tmp_path)["answers"]
+    shown = command("status", "--url", mesh.url, cwd=tmp_path)
+
+    assert told["answers"] >= 1
+    assert told["tokens_per_s"] > 0
+    assert f"last {told['answers']} answers: {told['tokens_per_s']:.1f} tokens/s" in shown.stdout
 
 
 def test_a_killed_node_comes_back_at_its_url(mesh: MeshnetProcess, tmp_path: Path):

@@ -10,6 +10,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI
@@ -170,13 +171,14 @@ def api_app(composition: Composition, settings: GatewaySettings, telemetry: Tele
 
     async def mesh(request: Request) -> Response:
         await composition.directory.refresh()
-        state = composition.readiness()
+        state, told = composition.readiness(), telemetry.pace.told
         return JSONResponse(
             {
                 "model": composition.model,
                 "ready": state.ready,
                 "detail": state.detail,
                 "nodes": as_json(reports(composition)),
+                "answers": None if told is None else asdict(told),
             }
         )
 

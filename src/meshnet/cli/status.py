@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from rich.console import Console
 
 from meshnet.cli.api_client import ApiClient, ApiError
@@ -22,8 +25,24 @@ def show_status(settings: Settings, url: str, *, as_json: bool) -> None:
         nodes, model, ready = from_json(mesh["nodes"]), mesh["model"], mesh["ready"]
         detail = mesh["detail"]
     except (KeyError, TypeError, ValueError):
-        raise ApiError(f"{url} answers /mesh in a form this version does not read") from None
+        raise _unread(url) from None
     console = Console()
     state = "[green]ready[/green]" if ready else f"[red]not ready[/red]: {detail}"
     console.print(f"{model} at {url}: {state}", highlight=False)
     print_table(console, nodes, urls=True)
+    if answers := mesh.get("answers"):
+        console.print(_pace(answers, url), highlight=False)
+
+
+def _pace(answers: Mapping[str, Any], url: str) -> str:
+    try:
+        return (
+            f"last {answers['answers']} answers: {answers['tokens_per_s']:.1f} tokens/s, "
+            f"first token in {answers['first_s']:.2f} s (medians)"
+        )
+    except (KeyError, TypeError, ValueError):
+        raise _unread(url) from None
+
+
+def _unread(url: str) -> ApiError:
+    return ApiError(f"{url} answers /mesh in a form this version does not read")

@@ -37,6 +37,7 @@ class Observation:
         self._began_at = clock()
         self._holding = False
         self._ttft_s: float | None = None
+        self._last_token_s = 0.0
         self._outcome = CANCELLED
         counters.started += 1
 
@@ -71,8 +72,9 @@ class Observation:
 
     def token(self) -> None:
         self._counters.tokens += 1
+        self._last_token_s = self.duration_s
         if self._ttft_s is None:
-            self._ttft_s = self.duration_s
+            self._ttft_s = self._last_token_s
             self._record(FirstToken(self._ttft_s, self._session, self._trace))
 
     def finished(self, outcome: str) -> None:
@@ -99,6 +101,8 @@ class Observation:
                 session=self._session,
                 request=self._trace,
                 reused=0 if stats is None else stats.reused,
+                ttft_s=self._ttft_s,
+                decode_s=self._last_token_s - (self._ttft_s or 0.0),
             )
         )
 

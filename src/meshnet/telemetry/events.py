@@ -131,6 +131,9 @@ class GenerationFinished:
     session: str
     request: str | None = None
     reused: int = 0
+    ttft_s: float | None = None
+    decode_s: float = 0.0
+    """From the first token to the last, as they were there for the consumer."""
 
 
 @dataclass(frozen=True, slots=True)

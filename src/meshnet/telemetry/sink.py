@@ -31,6 +31,7 @@ from meshnet.telemetry.events import (
     ShardLoaded,
 )
 from meshnet.telemetry.metrics import Metrics
+from meshnet.telemetry.pace import Pace
 
 
 class LogFormat(Enum):
@@ -62,11 +63,13 @@ class Telemetry:
         role: str = "",
     ) -> None:
         self.metrics = Metrics()
+        self.pace = Pace()
         self._lowest = level.number
         self._log = _logger(stream, log_format, level, role)
 
     def record(self, event: Event) -> None:
         self.metrics.observe(event)
+        self.pace.observe(event)
         level = _level_of(event)
         if level < self._lowest:
             return  # a step tells two events: what nobody sees is not put into words
