@@ -27,13 +27,12 @@ from meshnet.core.vocabulary import (
 )
 from meshnet.head import Directory, FinishEvent, GenerationRequest, Head, HeadLimits, TokenEvent
 from meshnet.head.directory import DirectoryLimits
-from meshnet.head.driver import record_nothing
 from meshnet.node.service import NodeService
 from meshnet.node.shards import NodeLimits
 from meshnet.simulation.machine import SimCompute
 from meshnet.simulation.old_node import OldNode
 from meshnet.simulation.toy_shard import TOY_MODEL, ToyShard, ToyState, oracle
-from meshnet.telemetry.events import Record
+from meshnet.telemetry.events import Record, record_nothing
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 LAYERS = {A: LayerRange(0, 2), B: LayerRange(2, 4), C: LayerRange(4, 6)}

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from meshnet.core.generation.moves import FindMove, MoveFound, TakenOver, TakeOver
 from meshnet.core.generation.transcript import (
     Answered,
     Forward,
@@ -20,6 +21,8 @@ from meshnet.core.generation.transcript import (
     Tick,
     Unanswered,
 )
+from meshnet.core.protocol.messages import Refusal
+from meshnet.core.protocol.moving import TakeRequest
 from meshnet.core.vocabulary import Hop, HopLost, ModelId, Route, SessionDescription
 from meshnet.head.client import HopClient
 from meshnet.head.directory import Directory
@@ -95,6 +98,33 @@ class Calls:
         if isinstance(found, Route):
             return Rerouted(found)
         return NoRoute(f"{asked.reason}; {found}")
+
+    def leaving(self, route: Route) -> bool:
+        """Whether some hop would like to be rid of its sessions."""
+        return any(self._directory.draining(hop.node) for hop in route.hops)
+
+    async def find_move(self, asked: FindMove) -> MoveFound | NoRoute:
+        """Ask every node what it serves now, and keep the hops that stay."""
+        await self._directory.refresh()
+        old = asked.route
+        if (move := self._directory.move(old, asked.length)) is not None:
+            return MoveFound(*move)
+        found = self._directory.route(self._model, (), old.fingerprint or None)
+        return MoveFound(found, None) if isinstance(found, Route) else NoRoute(str(found))
+
+    async def take_over(self, asked: TakeOver) -> TakenOver:
+        """Tell all hops at the same time."""
+
+        async def taken(hop: Hop, order: TakeRequest) -> SessionDescription | HopLost:
+            try:
+                answer = await self._client.take(hop.node, order, asked.timeout_s)
+            except HopLost as lost:
+                return lost
+            return HopLost(answer.message) if isinstance(answer, Refusal) else answer
+
+        async with asyncio.TaskGroup() as taking:
+            tasks = [taking.create_task(taken(hop, order)) for hop, order in asked.orders]
+        return TakenOver(tuple(task.result() for task in tasks))
 
     async def nothing(self) -> Tick:
         """Wait for whatever ends the wait from outside."""

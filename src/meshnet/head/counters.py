@@ -20,6 +20,8 @@ class HeadCounters:
     prefills: int = 0
     """Steps that carried all ids so far, refills and stateless steps among them."""
     refills: Counter[RefillReason] = field(default_factory=Counter)
+    moves: int = 0
+    """Sessions that changed nodes with their cache."""
     holds: int = 0
     """Times a generation began to ask nodes to hold something for it."""
     releases: int = 0

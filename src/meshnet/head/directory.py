@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 from meshnet.core.routing import Inventory, NoRoute, find_route
+from meshnet.core.routing.moving import Taking, find_move
 from meshnet.core.vocabulary import (
     Capabilities,
     Hop,
@@ -97,6 +98,13 @@ class Directory:
             return found
         return replace(found, kv_cache=False)
 
+    def move(self, old: Route, length: int) -> tuple[Route, tuple[Taking, ...]] | None:
+        """Return where a session of `length` positions can move from the hops that drain."""
+        found = find_move(self.inventory(), old, length)
+        if found is None or (self._chained and not found[0].chain):
+            return None
+        return found
+
     def standing(self, route: Route) -> tuple[str, ...] | None:
         """Return the arithmetic of each hop; None if some hop is not served as it was."""
         arithmetic = []
@@ -109,7 +117,13 @@ class Directory:
 
     def _shard(self, hop: Hop, route: Route) -> ShardDescription | None:
         node = self._known.get(hop.node)
-        if node is None or not node.ready or node.wire != hop.wire or hop.node in self._strikes:
+        if (
+            node is None
+            or not node.ready
+            or node.draining
+            or node.wire != hop.wire
+            or hop.node in self._strikes
+        ):
             return None
         kind = (route.model, route.fingerprint)
         fitting = (
@@ -118,6 +132,11 @@ class Directory:
             if (shard.model, shard.fingerprint) == kind and shard.layers.holds(hop.layers)
         )
         return next(fitting, None)
+
+    def draining(self, node: NodeId) -> bool:
+        """Whether `node` would like to be rid of its sessions."""
+        known = self._known.get(node)
+        return known is not None and known.draining
 
     def ready(self, model: ModelId) -> bool:
         return isinstance(self.route(model), Route)

@@ -21,7 +21,7 @@ from types import TracebackType
 
 from meshnet.core.generation.admission import Admission, AdmissionSpec
 from meshnet.core.generation.limits import AdmissionLimits, GenerationLimits
-from meshnet.core.generation.machine import Generation
+from meshnet.core.generation.relocating import RelocatingGeneration
 from meshnet.core.generation.states import GenerationSpec
 from meshnet.core.generation.stopping import StopRules
 from meshnet.core.generation.transcript import Release
@@ -39,7 +39,7 @@ from meshnet.head.lingering import Lingering, LingeringSessions, PrefixLimits, T
 from meshnet.head.observation import Observation
 from meshnet.head.run import GenerationRun
 from meshnet.head.seam import FinishEvent, GenerationFailed, GenerationRequest, TokenEvent
-from meshnet.telemetry.events import Event, Record
+from meshnet.telemetry.events import Record, record_nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,6 @@ class HeadLimits:
     keep_places_s: float = 2.0
     """How often hops hear of a step that takes long; by itself a node keeps a place for 5 s."""
     prefixes: PrefixLimits = field(default_factory=PrefixLimits)
-
-
-def record_nothing(event: Event) -> None:
-    """Telemetry nobody listens to."""
 
 
 class Head:
@@ -221,7 +217,7 @@ class Head:
         deadline_at: float,
         route: Route,
         taken: Taken | None,
-    ) -> Generation:
+    ) -> RelocatingGeneration:
         spec = GenerationSpec(
             session=session,
             prompt=request.prompt,
@@ -234,7 +230,7 @@ class Head:
             adoption=None if taken is None else taken.adoption,
             lingers=request.prefix_owner is not None and self._limits.prefixes.sessions_max > 0,
         )
-        return Generation(
+        return RelocatingGeneration(
             spec,
             route,
             limits=self._limits.generation,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from meshnet.core.generation.accounting import GenerationStats
+from meshnet.core.generation.moves import Moved
 from meshnet.core.generation.transcript import Refilling
 from meshnet.core.protocol.messages import ForwardRequest, Mode
 from meshnet.core.vocabulary import Route, SessionId
@@ -15,6 +16,7 @@ from meshnet.telemetry.events import (
     GenerationStarted,
     Record,
     Refilled,
+    SessionMoved,
 )
 
 CANCELLED = "cancelled"
@@ -68,6 +70,12 @@ class Observation:
         self._counters.refills[refilling.reason] += 1
         self._record(
             Refilled(refilling.reason.value, self._session, refilling.attempt, self._trace)
+        )
+
+    def moved(self, moved: Moved) -> None:
+        self._counters.moves += 1
+        self._record(
+            SessionMoved(self._session, moved.hops, moved.bytes, moved.duration_s, self._trace)
         )
 
     def token(self) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from meshnet.core.generation.machine import Generation
+from meshnet.core.generation.moves import FindMove, LetGo, Moved, TakeOver
+from meshnet.core.generation.relocating import Event, RelocatingGeneration
 from meshnet.core.generation.transcript import (
     Alive,
     Cancelled,
@@ -15,7 +16,6 @@ from meshnet.core.generation.transcript import (
     Finish,
     Forward,
     GenerationAction,
-    GenerationEvent,
     Locate,
     Lost,
     Overtaken,
@@ -36,13 +36,13 @@ from meshnet.head.seam import FinishEvent, GenerationFailed, TokenEvent
 from meshnet.head.side_by_side import SideBySide
 
 Item = TokenEvent | FinishEvent
-Asked = Forward | Locate | Reroute
+Asked = Forward | Locate | Reroute | FindMove | TakeOver
 
 
 class GenerationRun:
     def __init__(
         self,
-        machine: Generation,
+        machine: RelocatingGeneration,
         *,
         session: SessionId,
         calls: Calls,
@@ -71,7 +71,7 @@ class GenerationRun:
 
         Raises GenerationFailed. Cancelling it cancels the calls in flight.
         """
-        begin = Delivered(self._side_by_side.void) if self._started else Started()
+        begin = self._taken() if self._started else Started()
         self._started = True
         actions: Sequence[GenerationAction] = self._handle(begin)
         while True:
@@ -81,6 +81,9 @@ class GenerationRun:
             alone = self._alone(asked)
             event = await (self._happening(asked) if alone is None else self._answer(alone))
             actions = self._handle(event)
+
+    def _taken(self) -> Delivered:
+        return Delivered(self._side_by_side.void, self._calls.leaving(self._machine.route))
 
     def close(self) -> None:
         """End it, whatever state it is in; ending twice is harmless."""
@@ -111,11 +114,15 @@ class GenerationRun:
                     self._seen.refilling(action)
                 case Overtaken(refs):
                     self._side_by_side.overtake(refs)
-                case Forward() | Locate() | Reroute():
+                case LetGo(session, nodes):
+                    self._release(Release(session, nodes))
+                case Moved():
+                    self._seen.moved(action)
+                case Forward() | Locate() | Reroute() | FindMove() | TakeOver():
                     asked.append(action)
         return items, asked
 
-    def _handle(self, event: GenerationEvent) -> list[GenerationAction]:
+    def _handle(self, event: Event) -> list[GenerationAction]:
         return self._machine.handle(event, self._clock())
 
     def _alone(self, asked: Sequence[Asked]) -> Forward | None:
@@ -125,7 +132,7 @@ class GenerationRun:
         (only,) = asked
         return only if isinstance(only, Forward) else None
 
-    async def _happening(self, asked: Sequence[Asked]) -> GenerationEvent:
+    async def _happening(self, asked: Sequence[Asked]) -> Event:
         self._side_by_side.tidy()
         forwards = [each for each in asked if isinstance(each, Forward)]
         if len(forwards) > 1 or self._side_by_side.waiting:
@@ -138,10 +145,14 @@ class GenerationRun:
                 return await self._calls.by(deadline, self._calls.locate(locate))
             case [Reroute() as reroute]:
                 return await self._calls.by(deadline, self._calls.reroute(reroute))
+            case [FindMove() as find]:
+                return await self._calls.by(deadline, self._calls.find_move(find))
+            case [TakeOver() as take]:
+                return await self._calls.by(deadline, self._calls.take_over(take))
             case _:
                 return await self._calls.by(deadline, self._calls.nothing())
 
-    async def _answer(self, asked: Forward) -> GenerationEvent:
+    async def _answer(self, asked: Forward) -> Event:
         """Carry out the only open question, in this task."""
         limit = self._limit
 
@@ -149,7 +160,7 @@ class GenerationRun:
             if hop in asked.hops and not limit.reached:
                 self._handle(Alive(asked.ref))
 
-        ended: GenerationEvent = Tick()
+        ended: Event = Tick()
         # What is silent for so long, from now on, is what the machine wants to hear of.
         limit.begin(asked.silence_s)
         try:

@@ -88,6 +88,8 @@ class ClusterPlan:
     step_max_s: float = STEP_MAX_S[0]
     chains: bool = True
     """Nodes hand steps on to each other, where their head has streams."""
+    drains: tuple[tuple[NodeId, float], ...] = ()
+    """Nodes that take no new sessions from a time on, until everything is healed."""
     windows: int | None = None
     """Steps with guesses that are on their way at once, where nodes hand steps on."""
 
@@ -118,6 +120,7 @@ def plan(seed: int, faults: Faults) -> ClusterPlan:
     cluster = replace(cluster, windows=random.Random(f"windows {seed}").choice(WINDOWS))
     cluster = _sharing(cluster, random.Random(f"devices {seed}"))
     cluster = _summing_up(cluster, random.Random(f"states {seed}"))
+    cluster = _draining(cluster, random.Random(f"drains {seed}"))
     return _going_on(cluster, random.Random(f"turns {seed}"))
 
 
@@ -127,6 +130,14 @@ def _summing_up(cluster: ClusterPlan, rng: random.Random) -> ClusterPlan:
         return cluster
     nodes = tuple(replace(node, sums_up=rng.random() < 0.6) for node in cluster.nodes)
     return replace(cluster, nodes=nodes)
+
+
+def _draining(cluster: ClusterPlan, rng: random.Random) -> ClusterPlan:
+    """Where others hold its layers too, one node of every second cluster would like to leave."""
+    names = [node.node for node in cluster.nodes]
+    if len(names) <= len(CUTS) or rng.random() < 0.5:
+        return cluster
+    return replace(cluster, drains=((rng.choice(names), rng.uniform(0.0, START_MAX_S)),))
 
 
 def _going_on(cluster: ClusterPlan, rng: random.Random) -> ClusterPlan:

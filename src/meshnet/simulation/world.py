@@ -27,6 +27,7 @@ from meshnet.core.generation.limits import (
     StepTimeout,
 )
 from meshnet.core.generation.machine import Generation
+from meshnet.core.generation.relocating import RelocatingGeneration
 from meshnet.core.sessions.store import SessionCacheStore
 from meshnet.core.vocabulary import NodeId, SessionId
 from meshnet.head import Directory, Head, HeadLimits
@@ -82,7 +83,7 @@ class Parts:
 
     store: type[Store] = SessionCacheStore
     shard: type[ToyShard] = ToyShard
-    generation: type[Generation] = Generation
+    generation: type[Generation] = RelocatingGeneration
     handing: type[Handing] = Handing
     lingering: type[LingeringSessions] = LingeringSessions
 
@@ -165,6 +166,18 @@ class World:
                     chat = group.create_task(converse(home.head, outcome, DEADLINE_S, after))
                     home.chats.append((outcome, chat))
                 self._plan_crashes()
+                self._plan_drains()
+
+    def _plan_drains(self) -> None:
+        loop = asyncio.get_running_loop()
+        for node, at_s in self.cluster.drains:
+            loop.call_later(at_s, self._drain, node)
+            loop.call_later(HEAL_AT_S, partial(self._drain, undo=True), node)
+
+    def _drain(self, node: NodeId, *, undo: bool = False) -> None:
+        service = self.machines[node].service
+        if isinstance(service, NodeService):
+            service.moves.drain(undo=undo)
 
     def _plan_crashes(self) -> None:
         loop = asyncio.get_running_loop()
@@ -207,6 +220,7 @@ class World:
                 kv_bytes_max=node.kv_bytes_max, sessions_max=node.sessions_max, ttl_s=TTL_S
             ),
             clock=asyncio.get_running_loop().time,
+            givers=SimHopClient(node.node, self.network, self.machines),
         )
 
     def _fails_after(self, node: NodePlan) -> int | None:
@@ -328,7 +342,9 @@ def simulate_plan(
         store = audited(parts.store, world.complaints)
         with ExitStack() as patches:
             patches.enter_context(patch.object(node_shards, "SessionCacheStore", store))
-            patches.enter_context(patch.object(head_driver, "Generation", parts.generation))
+            patches.enter_context(
+                patch.object(head_driver, "RelocatingGeneration", parts.generation)
+            )
             patches.enter_context(patch.object(head_driver, "LingeringSessions", parts.lingering))
             await world.live()
         loop = asyncio.get_running_loop()

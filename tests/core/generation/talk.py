@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from meshnet.core.generation.limits import GenerationLimits, StepTimeout
-from meshnet.core.generation.machine import Generation
+from meshnet.core.generation.relocating import Event, RelocatingGeneration
 from meshnet.core.generation.sequence import Adoption
 from meshnet.core.generation.states import GenerationSpec
 from meshnet.core.generation.stopping import StopRules
@@ -16,7 +16,6 @@ from meshnet.core.generation.transcript import (
     Finish,
     Forward,
     GenerationAction,
-    GenerationEvent,
     Lost,
     Release,
     Replied,
@@ -109,7 +108,7 @@ class Talk:
         lingers: bool = False,
         jitter: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self.machine = Generation(
+        self.machine = RelocatingGeneration(
             GenerationSpec(
                 session=SESSION,
                 prompt=prompt,
@@ -156,7 +155,7 @@ class Talk:
     def reroutes(self) -> list[Reroute]:
         return [action for action in self.actions if isinstance(action, Reroute)]
 
-    def tell(self, event: GenerationEvent) -> list[GenerationAction]:
+    def tell(self, event: Event) -> list[GenerationAction]:
         actions = self.machine.handle(event, self.now)
         self.actions += actions
         self.forwards += [action for action in actions if isinstance(action, Forward)]

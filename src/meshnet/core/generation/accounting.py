@@ -105,6 +105,13 @@ class Accounts:
         if self.first_token_at is None:
             self.first_token_at = now
 
+    def prefill_speed(self, prompt_length: int) -> float | None:
+        """Positions a second from the start to the first token; None if that is not known."""
+        if self.started_at is None or self.first_token_at is None:
+            return None
+        took_s = self.first_token_at - self.started_at
+        return max(prompt_length - self.reused, 1) / took_s if took_s > 0.0 else None
+
     def stats(self, *, prompt_tokens: int, completion_tokens: int, now: float) -> GenerationStats:
         started = now if self.started_at is None else self.started_at
         first = self.first_token_at

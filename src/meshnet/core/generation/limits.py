@@ -38,6 +38,22 @@ class Backoff:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveLimits:
+    """When a generation leaves a node that drains, and how long that may take."""
+
+    find_s: float = 10.0
+    """To find another way."""
+    take_s: float = 60.0
+    """To take the session over; its client waits so long at most."""
+    again_s: float = 2.0
+    """From a move that failed to the next try."""
+    tries_max: int = 3
+    """Moves that fail before the layers are filled again instead."""
+    bytes_per_s: float = 100e6
+    """What a link between nodes is taken to carry: about a gigabit a second."""
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationLimits:
     prefill_chunk: int = 512
     """Positions of one step at most, on routes that take several positions after the first."""
@@ -70,6 +86,7 @@ class GenerationLimits:
     wait_per_work: float = 4.0
     asked_wait_most_s: float = 5.0
     reroute: Backoff = Backoff()
+    move: MoveLimits = MoveLimits()
 
     def __post_init__(self) -> None:
         for name in ("prefill_chunk", "chunk_grain", "step_price", "opening"):

@@ -74,6 +74,10 @@ class Questions:
         """Of the only weights that may go on; before the first token any will do."""
         return (self.route.fingerprint or None) if self._sequence.generated else None
 
+    def touch(self, node: NodeId) -> None:
+        """Note that `node` may hold something of the session."""
+        self._touched[node] = None
+
     def reroute(self, route: Route) -> None:
         self.route = route
         if not route.kv_cache:

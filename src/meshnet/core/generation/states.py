@@ -9,7 +9,8 @@ from meshnet.core.generation.sequence import Adoption
 from meshnet.core.generation.stopping import StopRules
 from meshnet.core.generation.transcript import RefillReason, Reroute
 from meshnet.core.protocol.messages import Refusal
-from meshnet.core.vocabulary import SamplingParams, SessionId
+from meshnet.core.protocol.moving import TakeRequest
+from meshnet.core.vocabulary import Hop, Route, SamplingParams, SessionId
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,25 @@ class Rerouting:
 
 
 @dataclass(frozen=True, slots=True)
+class Moving:
+    """The session changes nodes. `route` None: another way is being looked for."""
+
+    began_at: float
+    until: float
+    ids: tuple[int, ...]
+    """Of the positions that every hop has confirmed."""
+    route: Route | None = None
+    orders: tuple[tuple[Hop, TakeRequest], ...] = ()
+    bytes: int = 0
+    """About as many come over."""
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """Ended; whatever comes is ignored."""
 
 
-State = Idle | Asking | Delivering | Waiting | Locating | Rerouting | Done
+State = Idle | Asking | Delivering | Waiting | Locating | Rerouting | Moving | Done
 
 
 def own_deadline(state: State) -> float | None:
@@ -89,7 +104,7 @@ def own_deadline(state: State) -> float | None:
     match state:
         case Asking(pipeline):
             return pipeline.until
-        case Waiting(until=until) | Locating(until=until):
+        case Waiting(until=until) | Locating(until=until) | Moving(until=until):
             return until
         case Rerouting(ask_at=ask_at):
             return ask_at

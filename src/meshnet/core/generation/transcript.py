@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from meshnet.core.generation.accounting import GenerationStats
+from meshnet.core.generation.moves import FindMove, LetGo, Moved, TakeOver
 from meshnet.core.protocol.marks import Marks
 from meshnet.core.protocol.messages import (
     ForwardRequest,
@@ -87,6 +88,8 @@ class Delivered:
     """
 
     void: int = 0
+    leaving: bool = False
+    """Some hop would like to be rid of the session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +278,19 @@ class Fail:
 
 
 GenerationAction = (
-    Forward | Locate | Overtaken | Emit | Refilling | Reroute | Release | Finish | Fail
+    Forward
+    | Locate
+    | Overtaken
+    | Emit
+    | Refilling
+    | Reroute
+    | FindMove
+    | TakeOver
+    | LetGo
+    | Moved
+    | Release
+    | Finish
+    | Fail
 )
 
 

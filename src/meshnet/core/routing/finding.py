@@ -119,20 +119,31 @@ def find_route(
         missing = [_missing(holdings) for holdings in kinds]
         return NoRoute(model, min(missing, key=_layers_in, default=()))
     best = min(ways, key=lambda way: way.cost)
-    capabilities = [holding.shard.capabilities for holding in best.holdings]
-    route = Route(
+    shards = [holding.shard for holding in best.holdings]
+    route = route_over(model, best.hops, shards, inventory)
+    if chained and len(route.segments) > 1:
+        return NoRoute(model, (), tuple(run[-1].node for run in route.segments[:-1]))
+    return route
+
+
+def route_over(
+    model: ModelId,
+    hops: Sequence[Hop],
+    shards: Sequence[ShardDescription],
+    inventory: Inventory,
+) -> Route:
+    """Return the route over `hops`, which run these shards."""
+    capabilities = [shard.capabilities for shard in shards]
+    return Route(
         model=model,
-        hops=best.hops,
+        hops=tuple(hops),
         kv_cache=all(capability.kv_cache for capability in capabilities),
         multi_token=all(capability.multi_token for capability in capabilities),
         truncate=all(capability.truncate for capability in capabilities),
         marks=all(capability.shortens for capability in capabilities),
-        onward=_onward(best.hops, inventory),
-        fingerprint=best.holdings[0].shard.fingerprint,
+        onward=_onward(hops, inventory),
+        fingerprint=shards[0].fingerprint,
     )
-    if chained and len(route.segments) > 1:
-        return NoRoute(model, (), tuple(run[-1].node for run in route.segments[:-1]))
-    return route
 
 
 def _onward(hops: Sequence[Hop], inventory: Inventory) -> frozenset[NodeId]:
@@ -147,7 +158,7 @@ def _onward(hops: Sequence[Hop], inventory: Inventory) -> frozenset[NodeId]:
 
 def _holdings(inventory: Inventory, model: ModelId, avoid: Collection[NodeId]) -> list[_Holding]:
     return [
-        _Holding(node, shard, node in inventory.suspects, _load(description), description.wire)
+        _Holding(node, shard, node in inventory.suspects, load_of(description), description.wire)
         for node, description in sorted(inventory.nodes.items())
         if description.ready and not description.draining and node not in avoid
         for shard in description.shards
@@ -155,8 +166,8 @@ def _holdings(inventory: Inventory, model: ModelId, avoid: Collection[NodeId]) -
     ]
 
 
-def _load(node: NodeDescription) -> float:
-    """Return how full the node is, 0 to 1, by the scarcer of places and bytes."""
+def load_of(node: NodeDescription) -> float:
+    """Return how full a node is, 0 to 1, by the scarcer of places and bytes."""
     return max(node.sessions / max(node.sessions_max, 1), node.kv_bytes / max(node.kv_bytes_max, 1))
 
 

@@ -1,20 +1,26 @@
-"""Who takes which layers of a session over when it leaves a route, and whether that pays.
+"""Who takes a session's layers over from the hops that drain, and whether that pays.
 
-    old    n0 [0, 4)    n1 [4, 8)              n2 [8, 12)
-    new    n0 [0, 4)    s0 [4, 6)  s1 [6, 8)   n2 [8, 12)
-    takings             s0, s1 from n1
+    old    n0 [0, 4)    n1 [4, 8) drains       n2 [8, 12)
+    new    n0 [0, 4)    s0 [4, 6)  s1 [6, 8)   n2 [8, 12)      s0 and s1 take over from n1
 
-A hop that is the same on both keeps what it has. Every other one takes its layers from the one old
-hop that holds them all; its arithmetic must be that hop's, or what it would go on with is not what
-it would have computed itself.
+The other hops stay as they are. A hop that drains is replaced by the fewest nodes that hold its
+layers and nothing of the session yet (a node has one state of it), whose arithmetic is that hop's:
+else what they would go on with is not what they would have computed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshnet.core.routing.finding import Inventory
-from meshnet.core.vocabulary import Hop, NodeId, Route, ShardDescription
+from meshnet.core.routing.finding import Inventory, load_of, route_over
+from meshnet.core.vocabulary import (
+    Hop,
+    LayerRange,
+    NodeDescription,
+    NodeId,
+    Route,
+    ShardDescription,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +32,29 @@ class Taking:
     bytes: int
 
 
-def takings(inventory: Inventory, old: Route, new: Route, length: int) -> tuple[Taking, ...] | None:
-    """Return who takes what over of a session of `length` positions; None: it cannot be moved."""
+def find_move(
+    inventory: Inventory, old: Route, length: int
+) -> tuple[Route, tuple[Taking, ...]] | None:
+    """Return where a session of `length` positions can move from the hops of `old` that drain, and
+    who takes what over; None: nowhere."""
     holders = {hop.node for hop in old.hops}
-    found: list[Taking] = []
-    for hop in new.hops:
-        if hop in old.hops:
-            continue
-        taking = _taking(inventory, old, hop, length)
-        # A node has one state of a session: it cannot take more layers beside those.
-        if taking is None or hop.node in holders:
+    hops: list[Hop] = []
+    takings: list[Taking] = []
+    for hop in old.hops:
+        node, shard = inventory.nodes.get(hop.node), _shard(inventory, hop.node, old)
+        if node is None or shard is None:
             return None
-        holders.add(hop.node)
-        found.append(taking)
-    return tuple(found)
+        if not node.draining:
+            hops.append(hop)
+            continue
+        instead = _instead(inventory, old, hop, shard, holders)
+        if instead is None:
+            return None
+        holders |= {each.node for each in instead}
+        hops += instead
+        takings += [Taking(each, hop.node, _bytes(shard, each, length)) for each in instead]
+    shards = [shard for hop in hops if (shard := _shard(inventory, hop.node, old)) is not None]
+    return route_over(old.model, hops, shards, inventory), tuple(takings)
 
 
 def moving_pays(
@@ -54,21 +69,59 @@ def moving_pays(
     return moved_bytes / bytes_per_s <= positions / positions_per_s
 
 
-def _taking(inventory: Inventory, old: Route, hop: Hop, length: int) -> Taking | None:
-    giver = next((each for each in old.hops if each.layers.holds(hop.layers)), None)
-    if giver is None:
-        return None
-    there, here = _shard(inventory, giver, old), _shard(inventory, hop, old)
-    if there is None or here is None or there.arithmetic != here.arithmetic:
-        return None
-    if not (there.capabilities.moves and here.capabilities.moves):
-        return None
-    size = there.kv_bytes.per_token * length + there.kv_bytes.fixed
-    return Taking(hop, giver.node, size * len(hop.layers) // len(there.layers))
+def _instead(
+    inventory: Inventory,
+    old: Route,
+    hop: Hop,
+    giver: ShardDescription,
+    holders: set[NodeId],
+) -> list[Hop] | None:
+    """Return hops that cover the layers of `hop` without it: at each cut the one that reaches
+    furthest, so there are none fewer."""
+    able = [
+        (node, shard)
+        for node in inventory.nodes.values()
+        if _takes(node, inventory, holders) and giver.capabilities.moves
+        and (shard := _shard(inventory, node.node, old)) is not None
+        and shard.capabilities.moves and shard.arithmetic == giver.arithmetic
+    ]  # fmt: skip
+    instead: list[Hop] = []
+    at = hop.layers.start
+    while at < hop.layers.stop:
+        reached = [
+            (_reach(shard, at, hop.layers.stop), -load_of(node), node.node)
+            for node, shard in able
+            if node.node not in {each.node for each in instead}
+        ]
+        stop, _, name = max(reached, default=(at, 0.0, ""))
+        if stop <= at:
+            return None
+        instead.append(Hop(NodeId(name), LayerRange(at, stop), inventory.nodes[NodeId(name)].wire))
+        at = stop
+    return instead
 
 
-def _shard(inventory: Inventory, hop: Hop, route: Route) -> ShardDescription | None:
-    node = inventory.nodes.get(hop.node)
+def _takes(node: NodeDescription, inventory: Inventory, holders: set[NodeId]) -> bool:
+    known = node.node in holders or node.node in inventory.suspects
+    return node.ready and not node.draining and not known
+
+
+def _reach(shard: ShardDescription, at: int, stop: int) -> int:
+    """Return up to where `shard` can run layers from `at` on; `at` if it cannot."""
+    if not shard.layers.start <= at < shard.layers.stop:
+        return at
+    reach = min(shard.layers.stop, stop)
+    cut = [run.start for run in shard.inseparable if run.start < reach < run.stop]
+    return min(cut, default=reach)
+
+
+def _bytes(giver: ShardDescription, hop: Hop, length: int) -> int:
+    size = giver.kv_bytes.per_token * length + giver.kv_bytes.fixed
+    return size * len(hop.layers) // len(giver.layers)
+
+
+def _shard(inventory: Inventory, node: NodeId, route: Route) -> ShardDescription | None:
+    described = inventory.nodes.get(node)
     kind = (route.model, route.fingerprint)
-    shards = () if node is None else node.shards
+    shards = () if described is None else described.shards
     return next((each for each in shards if (each.model, each.fingerprint) == kind), None)
