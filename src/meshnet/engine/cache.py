@@ -296,7 +296,7 @@ def _distinct_bytes(held: Iterable[Tensor]) -> int:
     storages = {}
     for tensor in held:
         storage = tensor.untyped_storage()
-        storages[storage.data_ptr()] = storage.nbytes()
+        storages[storage._cdata] = storage.nbytes()  # on the meta device no address tells
     return sum(storages.values())
 
 

@@ -40,7 +40,12 @@ class Form:
     @property
     def dtype(self) -> torch.dtype:
         """Of activations, and of weights that are not int8."""
-        return TORCH_DTYPES[DType.FP32 if self.weights in INT8_ROWS else DType(self.weights.value)]
+        return dtype_of(self.weights)
+
+
+def dtype_of(weights: WeightFormat) -> torch.dtype:
+    """Of activations, and of what is not int8."""
+    return TORCH_DTYPES[DType.FP32 if weights in INT8_ROWS else DType(weights.value)]
 
 
 def format_for(device: torch.device) -> WeightFormat:

@@ -57,7 +57,7 @@ def load_converted(
     tensors.close()
     check_numbers(path, model)
     quantiser.convert(model)
-    _drop_unused_embedding(model, held)
+    drop_unused_embedding(model, held)
     _own(model)
     for group in groups(held, layer_bytes(layers)):
         part = read_model(path, tensors, config, group, torch.float32, Part.LAYERS)
@@ -110,7 +110,7 @@ def layer_bytes(layers: TrimmedLayers) -> dict[int, int]:
     return sizes
 
 
-def _drop_unused_embedding(model: Any, held: LayerRange) -> None:
+def drop_unused_embedding(model: Any, held: LayerRange) -> None:
     """A tail whose head is tied kept the embedding only to tie it: the head has its own now."""
     if held.start > 0 and isinstance(model.get_input_embeddings(), nn.Embedding):
         model.set_input_embeddings(nn.Identity())

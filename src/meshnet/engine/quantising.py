@@ -15,6 +15,7 @@ Invariants
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from typing import Any
@@ -132,6 +133,8 @@ def _is_plain(child: nn.Module) -> bool:
     """Whether `child` is a linear layer and nothing more; a subclass is tried."""
     if not isinstance(child, nn.Linear) or type(child).forward is nn.Linear.forward:
         return isinstance(child, nn.Linear)
+    if child.weight.is_meta:
+        child = _filled(child)
     x_MK = trial_rows(child.in_features, child.weight.device)[-2:].to(child.weight.dtype)
     plain = nn.Linear.forward(child, x_MK)
     try:
@@ -139,6 +142,16 @@ def _is_plain(child: nn.Module) -> bool:
     except (RuntimeError, TypeError, ValueError):
         return False
     return isinstance(own, torch.Tensor) and own.shape == plain.shape and torch.allclose(own, plain)
+
+
+def _filled(child: nn.Linear) -> nn.Linear:
+    """Return the like of a layer without weights, with small random ones."""
+    made = copy.copy(child)
+    made._parameters = {
+        name: None if weight is None else nn.Parameter(torch.randn(weight.shape) / 64)
+        for name, weight in child._parameters.items()
+    }
+    return made
 
 
 def _is_router(name: str, child: nn.Module) -> bool:

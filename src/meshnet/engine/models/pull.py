@@ -78,10 +78,31 @@ def resolve(
     if path.is_file() and path.suffix.lower() == ".gguf":
         return _from_gguf(path.resolve(), cache_dir, progress)
     if not path.exists() and path.suffix.lower() != ".gguf" and _HUB_ID.fullmatch(spec):
-        return _from_hub(spec)
+        return LocalModel(_checked_directory(_from_hub(spec, _HUB_FILES)), spec)
     if path.is_file():
         raise ModelError(f"{spec}: a file, but not a .gguf file. {_accepted()}")
     raise ModelError(f"{spec}: no such model.{_did_you_mean(spec)} {_accepted()}")
+
+
+def resolve_config(
+    spec: str,
+    cache_dir: Path,
+    progress: Progress,
+    catalogue: Mapping[str, CatalogueModel] = CATALOGUE,
+) -> LocalModel:
+    """Find what tells the shape of the model that `spec` names, without its weights where it can.
+
+    GGUF files, and the catalogue's, tell it only once they are converted. Raises ModelError.
+    """
+    path = Path(spec).expanduser()
+    if spec.lower() in RANDOM_MODELS:
+        return _configured(RANDOM_MODELS[spec.lower()], cache_dir)
+    if spec.lower() not in catalogue:
+        if path.is_dir():
+            return LocalModel(_checked_config(path.resolve()), path.resolve().name)
+        if not path.exists() and path.suffix.lower() != ".gguf" and _HUB_ID.fullmatch(spec):
+            return LocalModel(_from_hub(spec, ["config.json"]), spec)
+    return resolve(spec, cache_dir, progress, catalogue)
 
 
 def _did_you_mean(spec: str) -> str:
@@ -97,9 +118,14 @@ def _accepted() -> str:
     )
 
 
-def _checked_directory(path: Path) -> Path:
+def _checked_config(path: Path) -> Path:
     if not (path / "config.json").is_file():
         raise ModelError(f"{path}: expected config.json in this directory. {_accepted()}")
+    return path
+
+
+def _checked_directory(path: Path) -> Path:
+    _checked_config(path)
     if not any(path.glob("*.safetensors")):
         raise ModelError(
             f"{path}: expected *.safetensors in this directory; pickled weights are not read. "
@@ -132,6 +158,18 @@ def drawn(model: RandomModel, cache_dir: Path, progress: Progress) -> LocalModel
     target = cache_dir / "models" / model.name
     source = f"{model} {_RANDOM_LAYOUT}"
     return LocalModel(built_once(target, source, 2 * model.parameters, build), model.name)
+
+
+def _configured(model: RandomModel, cache_dir: Path) -> LocalModel:
+    from meshnet.engine.models.random_llama import save_config
+
+    target = cache_dir / "models" / f"{model.name}-config"
+    source = f"{model} {_RANDOM_LAYOUT}"
+
+    def build(folder: Path) -> None:
+        save_config(model, folder)
+
+    return LocalModel(built_once(target, source, _CHUNK_BYTES, build), model.name)
 
 
 def _fetched(model: CatalogueModel, folder: Path, progress: Progress) -> Path:
@@ -217,7 +255,7 @@ def _convert(source: Path, target: Path, label: str, progress: Progress) -> None
     convert_gguf(source, target, label, progress)
 
 
-def _from_hub(repository: str) -> LocalModel:
+def _from_hub(repository: str, files: list[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -228,7 +266,7 @@ def _from_hub(repository: str) -> LocalModel:
     )
 
     try:
-        path = Path(snapshot_download(repository, allow_patterns=_HUB_FILES))
+        return Path(snapshot_download(repository, allow_patterns=files))
     except GatedRepoError as error:
         raise ModelError(
             f"{repository}: its owner asks for agreement first. Agree on its page on the hub, "
@@ -244,4 +282,3 @@ def _from_hub(repository: str) -> LocalModel:
             f"{repository}: no such directory here, and the hub cannot be reached from this "
             f"machine. Download the model elsewhere and give its directory. {_accepted()}"
         ) from error
-    return LocalModel(_checked_directory(path), repository)

@@ -46,6 +46,11 @@ def make_random(model: RandomModel, target: Path, progress: Progress) -> None:
     _tokenizer(model.vocab_size).save_pretrained(target)
 
 
+def save_config(model: RandomModel, target: Path) -> None:
+    """Write what tells the shape of the model, and nothing else."""
+    _config(model).save_pretrained(target)
+
+
 def _config(model: RandomModel) -> LlamaConfig:
     config = LlamaConfig(
         vocab_size=model.vocab_size,
