@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -47,6 +48,14 @@ STATUS_EXAMPLES = """
   meshnet status
 
   meshnet status --url http://10.0.0.1:8000 --json
+"""
+
+PLAN_EXAMPLES = """
+[bold]Examples[/bold]
+
+  meshnet plan                                    for the nodes behind the gateway that runs here
+
+  meshnet plan --nodes nodes.json --context 8192 --sessions 4      for nodes as they measured
 """
 
 PULL_EXAMPLES = """
@@ -222,6 +231,45 @@ def status(
 
     chosen = options.settings_from({}, config, settings)
     show_status(chosen, url or url_here(chosen.host, chosen.port), as_json=as_json)
+
+
+def plan(
+    model: options.Model = None,
+    nodes: Annotated[
+        Path | None,
+        typer.Option(
+            "--nodes", metavar="FILE", help="What nodes measured (JSON); else a gateway is asked."
+        ),
+    ] = None,
+    context: Annotated[
+        int | None,
+        typer.Option("--context", min=1, show_default="2048", help="Tokens of a session at most."),
+    ] = None,
+    sessions: Annotated[int, typer.Option("--sessions", min=1, help="Sessions at once.")] = 1,
+    prompt: Annotated[
+        int | None,
+        typer.Option("--prompt", min=1, show_default="512", help="Tokens of the prompt."),
+    ] = None,
+    weights: options.WeightsFlag = None,
+    routes: options.Routes = None,
+    url: options.Url = None,
+    as_json: options.Json = False,
+    config: options.Config = None,
+    settings: options.Set = None,
+) -> None:
+    """Say who would run which layers, and how fast, before anything is loaded."""
+    from meshnet.cli.machine import url_here
+    from meshnet.cli.planning import Ask, show_plan
+
+    flags = {"model": model, "weights": weights, "routes": routes}
+    chosen = options.settings_from(flags, config, settings)
+    show_plan(
+        chosen,
+        Ask(context, sessions, prompt),
+        nodes=nodes,
+        url=url or url_here(chosen.host, chosen.port),
+        as_json=as_json,
+    )
 
 
 def pull(

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshnet import __version__
+from meshnet.cli.machine import machine_id
 from meshnet.cli.settings import Settings
 from meshnet.core.generation.limits import AdmissionLimits, GenerationLimits, StepTimeout
+from meshnet.core.planning import Mesh
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.routing import NoRoute
 from meshnet.core.vocabulary import LayerRange, ModelId, NodeId, SessionId
@@ -64,6 +66,12 @@ class Composition:
         if isinstance(route, NoRoute):
             return Readiness(False, str(route))
         return Readiness(True)
+
+    def measured(self) -> Mesh:
+        """Return what the nodes measured of themselves, and the ways to them from here."""
+        told = {each.node: each.capacity for each in self.directory.snapshot()}
+        known = {node: capacity for node, capacity in told.items() if capacity is not None}
+        return Mesh(known, self.links.links, head_machine=machine_id())
 
     def fingerprint(self) -> str:
         """Return `system_fingerprint`: equal while cuts, formats and arithmetic are equal."""

@@ -21,6 +21,7 @@ from meshnet.cli.composition import Composition, composed
 from meshnet.cli.machine import is_loopback
 from meshnet.cli.models import load_text, resolve_model
 from meshnet.cli.options import print_ready
+from meshnet.cli.plan_file import mesh_values
 from meshnet.cli.report import NodeReport, as_json, report_of
 from meshnet.cli.serving import run_loop, stop_on_signals
 from meshnet.cli.settings import Settings, SettingsError
@@ -179,6 +180,7 @@ def api_app(composition: Composition, settings: GatewaySettings, telemetry: Tele
                 "detail": state.detail,
                 "nodes": as_json(reports(composition)),
                 "answers": None if told is None else asdict(told),
+                "measured": mesh_values(composition.measured()),
             }
         )
 

@@ -82,6 +82,11 @@ def print_table(console: Console, nodes: Sequence[NodeReport], *, urls: bool) ->
             f"{100 * node.compute_s / total_s:.0f} %",
             *([urlsplit(node.url).netloc] if urls else []),
         )
+    show_table(console, table)
+
+
+def show_table(console: Console, table: Table) -> None:
+    """Print a table, or its cells one by one where the console is too narrow: nothing is cut."""
     unbounded = console.options.update_width(10_000)
     if console.measure(table, options=unbounded).minimum <= console.width:
         console.print(table)
@@ -90,7 +95,6 @@ def print_table(console: Console, nodes: Sequence[NodeReport], *, urls: bool) ->
 
 
 def _print_facts(console: Console, table: Table) -> None:
-    """Print each cell on its own line: nothing is cut."""
     titles = [str(column.header) for column in table.columns]
     for row in zip(*(column.cells for column in table.columns), strict=True):
         for title, cell in zip(titles, row, strict=True):

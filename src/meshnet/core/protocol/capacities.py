@@ -30,7 +30,7 @@ def capacity_values(capacity: Capacity) -> dict[str, Any]:
         "threads": capacity.threads,
         "cores": capacity.cores,
         "speeds": [_speed_values(speed) for speed in capacity.speeds],
-        "links": [_link_values(link) for link in capacity.links[:LINKS_MAX]],
+        "links": [link_values(link) for link in capacity.links[:LINKS_MAX]],
     }
 
 
@@ -49,7 +49,7 @@ def _speed_values(speed: Speed) -> dict[str, Any]:
     }
 
 
-def _link_values(link: Link) -> dict[str, Any]:
+def link_values(link: Link) -> dict[str, Any]:
     return {
         "node": link.node,
         "round_trip_s": link.round_trip_s,
@@ -65,7 +65,6 @@ def read_capacity(owner: Fields, name: str = "capacity") -> Capacity:
         for each in fields.objects("speeds", count_max=SPEEDS_MAX)
         if each.text("weights") in _FORMATS
     ]
-    links = [_link(each) for each in fields.objects("links", count_max=LINKS_MAX)]
     return _valid(
         owner,
         name,
@@ -75,9 +74,14 @@ def read_capacity(owner: Fields, name: str = "capacity") -> Capacity:
             threads=fields.integer("threads"),
             cores=fields.integer("cores"),
             speeds=tuple(speeds),
-            links=tuple(links),
+            links=read_links(fields, count_max=LINKS_MAX),
         ),
     )
+
+
+def read_links(owner: Fields, *, count_max: int) -> tuple[Link, ...]:
+    """Read the field `links` of `owner`. Raises BadField."""
+    return tuple(_link(each) for each in owner.objects("links", count_max=count_max))
 
 
 def _speed(fields: Fields) -> Speed:

@@ -1,0 +1,157 @@
+"""`meshnet plan`: who would run which layers, and how fast, before anything is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from meshnet.cli.api_client import ApiClient, ApiError
+from meshnet.cli.models import Bars, format_of
+from meshnet.cli.options import print_json
+from meshnet.cli.plan_file import mesh_of, read_file
+from meshnet.cli.report import bytes_text, show_table
+from meshnet.cli.settings import Settings, SettingsError
+from meshnet.core.generation.chunking import Chunking
+from meshnet.core.planning import HopPrediction, Mesh, ModelShape, NoPlan, Plan, Wanted, plan
+from meshnet.core.protocol.fields import Fields
+from meshnet.core.vocabulary import MeshnetError, ModelId, WeightFormat
+
+CONTEXT = 2048
+PROMPT = 512
+
+
+class NoPlanFound(MeshnetError):
+    """The model cannot run on these nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What the mesh is to serve; None: as much as the model can, up to a usual size."""
+
+    context: int | None
+    sessions: int
+    prompt: int | None
+
+
+def show_plan(settings: Settings, ask: Ask, *, nodes: Path | None, url: str, as_json: bool) -> None:
+    """Print a plan for the nodes of a file, or for those behind `url`. Raises MeshnetError."""
+    mesh = read_file(nodes) if nodes is not None else _asked(settings, url)
+    shape = _shape(settings)
+    wanted = _wanted(ask, shape)
+    chunking = Chunking(settings.prefill_chunk)
+    made = plan(shape, mesh, wanted, cutting=chunking.ends, chain=settings.routes != "star")
+    if isinstance(made, NoPlan):
+        raise NoPlanFound(made.reason)
+    if as_json:
+        print_json(plan_values(shape, wanted, made))
+    else:
+        _print(Console(), shape, wanted, made)
+
+
+def _asked(settings: Settings, url: str) -> Mesh:
+    key = settings.api_keys[0].get_secret_value() if settings.api_keys else None
+    try:
+        with ApiClient(url, key) as client:
+            told = client.mesh()
+    except ApiError as error:
+        raise ApiError(f"{error} Or name what nodes measured by --nodes FILE.") from None
+    if "measured" not in told:
+        raise ApiError(f"{url} tells nothing that nodes measured: it is of an older version")
+    return mesh_of(Fields.of(told["measured"], f"{url}: measured"))
+
+
+def _shape(settings: Settings) -> ModelShape:
+    from meshnet.engine.model_shape import model_shape
+    from meshnet.engine.models.pull import resolve_config
+
+    console = Console(stderr=True)
+    found = resolve_config(settings.model, Path(settings.cache_dir), Bars())
+    weights = format_of(settings.weights) or WeightFormat.INT8
+    with console.status(f"Reading the shape of {found.name}"):
+        return model_shape(found.path, weights, model=ModelId(found.name))
+
+
+def _wanted(ask: Ask, shape: ModelShape) -> Wanted:
+    longest = shape.context_length
+    context = min(CONTEXT, longest) if ask.context is None else ask.context
+    if context > longest:
+        raise SettingsError(f"--context: expected at most {longest}, got {context}")
+    return Wanted(context, ask.sessions, min(PROMPT, context) if ask.prompt is None else ask.prompt)
+
+
+def plan_values(shape: ModelShape, wanted: Wanted, made: Plan) -> dict[str, Any]:
+    """Return a plan as `meshnet plan --json` prints it."""
+    predicted = made.prediction
+    return {
+        "model": shape.model,
+        "weights": shape.weights.value,
+        "layers": len(shape.layers),
+        "context": wanted.context,
+        "sessions": wanted.sessions,
+        "prompt": wanted.prompt,
+        "hops": [_hop_values(hop) for hop in predicted.hops],
+        "back_s": predicted.back_s,
+        "head_s": predicted.head_s,
+        "token_s": predicted.token_s,
+        "tokens_per_s": predicted.tokens_per_s,
+        "first_token_s": predicted.first_s,
+        "together_tokens_per_s": predicted.together_tokens_per_s,
+        "best": made.best,
+        "left_out": [{"node": left.node, "reason": left.reason} for left in made.left_out],
+    }
+
+
+def _hop_values(hop: HopPrediction) -> dict[str, Any]:
+    return {
+        "node": hop.node,
+        "layers": [hop.layers.start, hop.layers.stop],
+        "weight_bytes": hop.weight_bytes,
+        "kv_bytes": hop.kv_bytes,
+        "room_bytes": hop.room_bytes,
+        "token_s": hop.token_s,
+        "way_s": hop.way_s,
+        "step_s": hop.time.step_s,
+        "layers_s": hop.time.layers_s,
+        "reading_s": hop.time.reading_s,
+        "products_s": hop.time.products_s,
+        "attention_s": hop.time.attention_s,
+    }
+
+
+def _print(console: Console, shape: ModelShape, wanted: Wanted, made: Plan) -> None:
+    predicted = made.prediction
+    console.print(
+        f"{shape.model} in {shape.weights.value}, {wanted.sessions} session(s) of"
+        f" {wanted.context} tokens, over {len(made.hops)} of"
+        f" {len(made.hops) + len(made.left_out)} nodes",
+        highlight=False,
+    )
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("node", no_wrap=True)
+    for title in ("layers", "weights", "KV cache", "room", "ms a token", "on the way"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for hop in predicted.hops:
+        table.add_row(
+            str(hop.node),
+            str(hop.layers),
+            bytes_text(hop.weight_bytes),
+            bytes_text(hop.kv_bytes),
+            bytes_text(hop.room_bytes),
+            f"{hop.time.total_s * 1e3:.2f}",
+            f"{hop.way_s * 1e3:.2f}",
+        )
+    show_table(console, table)
+    console.print(
+        f"predicted: {predicted.tokens_per_s:.1f} tokens/s behind {wanted.prompt} tokens,"
+        f" first token in {predicted.first_s:.2f} s",
+        highlight=False,
+    )
+    if wanted.sessions > 1:
+        together = predicted.together_tokens_per_s
+        console.print(f"all {wanted.sessions} sessions: {together:.1f} tokens/s", highlight=False)
+    for left in made.left_out:
+        console.print(f"left out: {left.node}: {left.reason}", highlight=False, soft_wrap=True)

@@ -1,0 +1,131 @@
+"""`meshnet plan`: a layout and its speed, from a configuration and what nodes measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.core.planning.meshes import Draw
+from tests.processes import command
+
+from meshnet.cli.plan_file import LIMITS, mesh_of, mesh_values, read_file
+from meshnet.core.protocol.fields import print_object, read_object
+from meshnet.core.vocabulary import BadField
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "nodes.json"
+
+
+def test_the_example_of_the_docs_is_planned(tiny_model_dir: Path, tmp_path: Path):
+    told = command(
+        "plan", "--model", str(tiny_model_dir), "--nodes", str(EXAMPLE), "--context", "64",
+        "--sessions", "2", "--json", cwd=tmp_path,
+    )  # fmt: skip
+
+    assert told.returncode == 0, told.stderr
+    made = json.loads(told.stdout)
+    assert made["weights"] == "int8"
+    assert (made["context"], made["sessions"], made["prompt"]) == (64, 2, 64)
+    assert [hop["node"] for hop in made["hops"]] == ["http://10.0.0.1:9001"]
+    assert [left["node"] for left in made["left_out"]] == ["http://10.0.0.2:9001"]
+    parts = ("way_s", "step_s", "layers_s", "reading_s", "products_s", "attention_s")
+    sums = [sum(hop[part] for part in parts) for hop in made["hops"]]
+    assert sums == pytest.approx([hop["token_s"] for hop in made["hops"]])
+    assert made["token_s"] == pytest.approx(sum(sums) + made["back_s"] + made["head_s"])
+    assert made["tokens_per_s"] == pytest.approx(1 / made["token_s"])
+    assert made["best"]
+
+
+def test_people_are_told_the_layout_the_memory_the_speed_and_who_is_left_out(
+    tiny_model_dir: Path, tmp_path: Path
+):
+    told = command(
+        "plan", "--model", str(tiny_model_dir), "--nodes", str(EXAMPLE), "--context", "64",
+        cwd=tmp_path, COLUMNS="140",
+    )  # fmt: skip
+
+    assert told.returncode == 0, told.stderr
+    first, titles, hop, predicted, left = told.stdout.splitlines()
+    assert "in int8, 1 session(s) of 64 tokens, over 1 of 2 nodes" in first
+    assert titles.split() == [
+        "node", "layers", "weights", "KV", "cache", "room", "ms", "a", "token", "on", "the", "way"
+    ]  # fmt: skip
+    assert hop.split()[:2] == ["http://10.0.0.1:9001", "0-4"]
+    assert predicted.startswith("predicted: ")
+    assert "tokens/s behind 64 tokens, first token in" in predicted
+    assert left.startswith("left out: http://10.0.0.2:9001: with it a token would take ")
+
+
+def changed(tmp_path: Path, change: Any) -> Path:
+    values = json.loads(EXAMPLE.read_text(encoding="utf-8"))
+    change(values)
+    path = tmp_path / "nodes.json"
+    path.write_text(json.dumps(values), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda v: v.update(nodes=[]), "nodes: expected at least one node with a capacity"),
+        (lambda v: v.pop("nodes"), "nodes: expected an array"),
+        (lambda v: v["nodes"][0].pop("node"), "node: expected a string"),
+        (lambda v: v["nodes"][1].update(node=v["nodes"][0]["node"]), "no other node has"),
+        (lambda v: v["nodes"][0]["capacity"].update(memory_bytes="much"), "capacity.memory_bytes"),
+        (lambda v: v["nodes"][0]["capacity"].update(threads=0), "capacity"),
+        (lambda v: v["head"].update(token_s=-1), "head.token_s: expected at least 0 seconds"),
+    ],
+)
+def test_a_file_that_says_something_wrong_is_refused_by_field(change, named, tmp_path):
+    path = changed(tmp_path, change)
+
+    with pytest.raises(BadField) as told:
+        read_file(path)
+
+    assert named in str(told.value)
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(st.integers(0, 10_000))
+def test_a_mesh_that_was_written_is_read_as_it_was(seed):
+    mesh = Draw(seed).mesh
+
+    assert mesh_of(read_object(print_object(mesh_values(mesh)), "nodes", LIMITS)) == mesh
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--nodes", "nowhere.json"], "nowhere.json: No such file"),
+        (["--nodes", str(EXAMPLE), "--context", "1000000"], "--context: expected at most"),
+        (["--nodes", str(EXAMPLE), "--context", "9", "--prompt", "10"], "prompt: expected 1 to 9"),
+        (["--nodes", str(EXAMPLE), "--weights", "bf16"], "fast it is in bf16"),
+        (["--url", "http://127.0.0.1:1"], "--nodes FILE"),
+    ],
+)
+def test_what_cannot_be_planned_is_told_in_one_line(
+    arguments: list[str], named: str, tiny_model_dir: Path, tmp_path: Path
+):
+    told = command("plan", "--model", str(tiny_model_dir), *arguments, cwd=tmp_path)
+
+    assert told.returncode == 1
+    assert named in told.stderr
+    assert told.stderr.count("\n") == 1
+
+
+def test_a_model_that_fits_nowhere_is_told_with_its_bytes(tiny_model_dir: Path, tmp_path: Path):
+    """Pit A89."""
+
+    def shrink(values: Any) -> None:
+        for node in values["nodes"]:
+            node["capacity"]["memory_bytes"] = 1000
+
+    path = changed(tmp_path, shrink)
+
+    told = command("plan", "--model", str(tiny_model_dir), "--nodes", str(path), cwd=tmp_path)
+
+    assert told.returncode == 1
+    assert "the nodes have 2,000" in told.stderr
