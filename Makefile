@@ -5,6 +5,7 @@ PYTHON ?= $(or $(shell command -v python3.11 || command -v python3),python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+JOBS ?= 2
 
 .PHONY: help setup demo test test-chaos check slow bench peers docs families clean
 
@@ -32,8 +33,8 @@ check: setup ## Format, lint, types, import layers, spelling
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/codespell src tests docs tools README.md CONTRIBUTING.md CHANGELOG.md changelog.d
 
-test: setup ## Run the test suite
-	@$(BIN)/python -m pytest -q
+test: setup ## Run the test suite, JOBS=2 tests at a time
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 test-chaos: setup ## Storms of faults over real processes in network namespaces; an hour and less
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tools.chaos --events 51 --out benchmarks/results

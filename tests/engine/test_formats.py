@@ -14,7 +14,7 @@ from tests.shard_chain import Chain, load_chain, unsplit
 from transformers import AutoModelForCausalLM
 
 from meshnet.core.vocabulary import LayerRange, ModelError, WeightFormat
-from meshnet.engine import layerwise
+from meshnet.engine import layerwise, trimming
 from meshnet.engine.checkpoint import Checkpoint, read_config
 from meshnet.engine.formats import format_for, load_in_format
 from meshnet.engine.layerwise import groups, load_converted
@@ -214,6 +214,38 @@ def test_a_group_is_small_or_a_single_layer(
     made = groups(LayerRange(0, 4), dict(enumerate(sizes)))
 
     assert [(group.start, group.stop) for group in made] == expected
+
+
+def int8_logits(path: Path) -> torch.Tensor:
+    shards = load_chain(path, CUTS[1], LAYERS, WeightFormat.INT8)
+    return Chain(shards).generate(prompt(), 1).logits
+
+
+@pytest.mark.parametrize("name", ["llama-tied", "qwen3_moe", "gpt2", "falcon_h1", "mixtral"])
+def test_matrices_read_as_they_are_stored_make_the_same_int8(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    monkeypatch.setattr(trimming, "MATRIX_MIN", 1)
+    path = save_family(tmp_path, name, dtype="bfloat16")
+    answer = int8_logits(path)
+    loaded = converted(path).loaded.model
+    monkeypatch.setattr(layerwise, "_stored", lambda config: None)
+
+    assert torch.equal(answer, int8_logits(path))
+    assert all(not weight.is_floating_point() or weight.dtype == torch.float32
+               for weight in loaded.state_dict().values())  # fmt: skip
+
+
+def test_tensors_that_are_wider_than_the_configuration_says_lose_no_digit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(trimming, "MATRIX_MIN", 1)
+    path = save_family(tmp_path, "llama")
+    expected = int8_logits(path)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
+
+    assert torch.equal(int8_logits(path), expected)
 
 
 PEAK = """

@@ -31,6 +31,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from meshnet.core.vocabulary import LayerRange, ModelError
+from meshnet.engine.heap import blocks
 from meshnet.engine.trimming import Part, shard_class
 
 INDEX = "model.safetensors.index.json"
@@ -46,6 +47,10 @@ class Tensors(Protocol):
     def files_opened(self) -> frozenset[str]: ...
     @property
     def bytes_read(self) -> int: ...
+    @property
+    def dtypes(self) -> frozenset[torch.dtype]:
+        """Element types of what was read since it was last closed."""
+        ...
 
     def lazily(self) -> Mapping[str, Any]:
         """Values by name; `[...]` makes or reads one."""
@@ -66,6 +71,7 @@ class Checkpoint:
         self._opened: set[str] = set()
         self._file_of = _tensor_files(path)
         self._bytes_read = 0
+        self._dtypes: set[torch.dtype] = set()
 
     @property
     def names(self) -> list[str]:
@@ -78,6 +84,10 @@ class Checkpoint:
     @property
     def bytes_read(self) -> int:
         return self._bytes_read
+
+    @property
+    def dtypes(self) -> frozenset[torch.dtype]:
+        return frozenset(self._dtypes)
 
     def lazily(self) -> dict[str, LazyTensor]:
         return {name: LazyTensor(self, name) for name in self._file_of}
@@ -94,12 +104,14 @@ class Checkpoint:
             except SafetensorError as error:
                 raise ModelError(f"{file}: cannot read tensor {name!r}: {error}") from error
             self._bytes_read += tensor.numel() * tensor.element_size()
+            self._dtypes.add(tensor.dtype)
         return tensor
 
     def close(self) -> None:
         """Let go of the open files; tensors read from them stay valid, and keep them mapped."""
         with self._lock:
             self._open.clear()
+            self._dtypes.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +186,13 @@ def read_model(
     held: LayerRange,
     dtype: torch.dtype,
     part: Part = Part.WHOLE,
+    matrices: torch.dtype | None = None,
 ) -> Any:
-    """Build `part` of the model of `held` layers and read its tensors. Raises ModelError."""
-    model_class = shard_class(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], held, part)
+    """Build `part` of the model of `held` layers and read its tensors. Raises ModelError.
+
+    `matrices`: the element type of large linear layers, if it is not `dtype`.
+    """
+    model_class = shard_class(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], held, part, matrices)
     try:
         with _quiet():
             # Left to itself transformers takes sdpa where a model has it, else eager.
@@ -208,10 +224,13 @@ def _check_complete(path: Path, info: dict[str, Any]) -> None:
 def check_numbers(path: Path, model: nn.Module) -> None:
     """Raise ModelError for weights that hold NaN or infinity, and say which."""
     for name, tensor in model.state_dict().items():
-        # Finite numbers may still have an infinite sum: then they are looked at.
-        sound = not tensor.is_floating_point() or bool(torch.isfinite(tensor.sum()))
-        if not sound and not torch.isfinite(tensor).all():
+        if tensor.is_floating_point() and not all(map(_finite, blocks(tensor))):
             raise ModelError(f"{path}: tensor {name!r} holds NaN or infinity")
+
+
+def _finite(values: torch.Tensor) -> bool:
+    # Finite numbers may still have an infinite sum: then they are looked at.
+    return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
 
 
 def _tensor_files(path: Path) -> dict[str, str]:

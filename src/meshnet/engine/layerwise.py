@@ -1,14 +1,15 @@
 """Loading a model in int8 without ever holding it in fp32.
 
-    ends      embedding, norm, output head, in fp32      -> converted
-    layers    a few at a time, each group in fp32        -> converted, moved to their places
+    ends      embedding, norm, output head, in fp32                    -> converted
+    layers    a few at a time, large matrices as stored, else fp32     -> converted, moved
 
 What a group is read into is the same trimmed model as always, of that group's layers and nothing
 else, so renaming and merging stay the loader's; only the converted layers outlive it.
 
 Invariants
-    * at most one group, or the ends, are in memory in fp32 at a time;
-    * each tensor is read once, and nothing that stays keeps a file mapped.
+    * at most one group, or the ends, are in memory unconverted at a time;
+    * each tensor is read once, but for a first group of several element types, and nothing that
+      stays keeps a file mapped.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from meshnet.core.vocabulary import LayerRange
 from meshnet.engine.checkpoint import LoadedLayers, Tensors, check_numbers, read_model
-from meshnet.engine.heap import give_back
+from meshnet.engine.heap import blocks, give_back
 from meshnet.engine.linear_choice import LinearChoice
 from meshnet.engine.quantising import Quantiser
 from meshnet.engine.trimming import Part, TrimmedLayers
@@ -59,8 +60,13 @@ def load_converted(
     quantiser.convert(model)
     drop_unused_embedding(model, held)
     _own(model)
+    stored = _stored(config)
     for group in groups(held, layer_bytes(layers)):
-        part = read_model(path, tensors, config, group, torch.float32, Part.LAYERS)
+        part = read_model(path, tensors, config, group, torch.float32, Part.LAYERS, stored)
+        if stored is not None and tensors.dtypes != {stored}:
+            # The configuration does not tell the truth of all tensors: none may lose digits.
+            stored = None
+            part = read_model(path, tensors, config, group, torch.float32, Part.LAYERS)
         tensors.close()
         check_numbers(path, part)
         _move(part.meshnet_layers, layers, quantiser, device)
@@ -83,6 +89,15 @@ def _move(
         quantiser.convert(layer)
         _own(layer)
         layers.place(index, layer)
+
+
+def _stored(config: Any) -> torch.dtype | None:
+    """The half-precision type in which the tensors are said to be stored, if it is one.
+
+    Matrices are made int8 from it row by row: in fp32 a layer would be in memory three times.
+    """
+    said = getattr(config.get_text_config(decoder=True), "dtype", None) or config.dtype
+    return said if said in (torch.bfloat16, torch.float16) else None
 
 
 def groups(held: LayerRange, bytes_of: Mapping[int, int]) -> list[LayerRange]:
@@ -117,7 +132,22 @@ def drop_unused_embedding(model: Any, held: LayerRange) -> None:
 
 
 def _own(module: nn.Module) -> None:
-    """Copy what may be a view of a mapped file: a norm's few bytes would keep all of it."""
+    """Copy what may be a view of a mapped file: a norm's few bytes would keep all of it.
+
+    A matrix that stayed as it was stored is fp32 from now on, like all that is not int8.
+    """
     distinct = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     for tensor in distinct.values():
-        tensor.data = tensor.data.clone()
+        tensor.data = _copied(tensor.data)
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    half = tensor.dtype in (torch.bfloat16, torch.float16)
+    made = torch.empty_like(tensor, dtype=torch.float32 if half else tensor.dtype)
+    start = 0
+    if tensor.dim() == 0:
+        return made.copy_(tensor)
+    for block in blocks(tensor):
+        made[start : start + len(block)] = block
+        start += len(block)
+    return made

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from meshnet.engine.heap import blocks
 from meshnet.engine.linear_products import LayerProduct, Product, ProductOf, tiled
 
 LEVELS = 127
@@ -122,16 +123,14 @@ def quantised(weight_NK: Tensor) -> tuple[Tensor, Tensor]:
     outputs, inputs = weight_NK.shape
     levels_NK = torch.empty((outputs, inputs), dtype=torch.int8, device=weight_NK.device)
     scales_N = torch.empty(outputs, dtype=torch.float32, device=weight_NK.device)
-    step = max(1, _CHUNK_VALUES // max(1, inputs))
-    for start in range(0, outputs, step):
-        part = weight_NK[start : start + step].float()
+    start = 0
+    for block in blocks(weight_NK):
+        part, stop = block.float(), start + len(block)
         scales = part.abs().amax(-1).clamp_min_(SMALLEST).div_(LEVELS)
-        levels_NK[start : start + step] = part.div(scales[:, None]).round_()
-        scales_N[start : start + step] = scales
+        levels_NK[start:stop] = part.div(scales[:, None]).round_()
+        scales_N[start:stop] = scales
+        start = stop
     return levels_NK, scales_N
-
-
-_CHUNK_VALUES = 1 << 20
 
 
 def merged(linears: Sequence[nn.Module]) -> nn.Module:

@@ -24,6 +24,8 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from meshnet.engine.heap import give_back
+from meshnet.engine.linear import Int8Linear
 from meshnet.engine.linear_choice import LinearChoice, trial_rows
 from meshnet.engine.linear_experts import (
     Int8DenseExperts,
@@ -33,6 +35,7 @@ from meshnet.engine.linear_experts import (
     tile_router,
 )
 from meshnet.engine.pointwise import is_activation, steadily, steady_activation
+from meshnet.engine.trimming import MATRIX_MIN
 
 EXTENT_MIN = 16
 """A layer with fewer inputs or outputs stays in floating point: int8 gains nothing there."""
@@ -66,12 +69,15 @@ class Quantiser:
         made = self._replaced(owner, name, child)
         # The original is kept from being freed, so that its id is not given to another.
         self._done[id(child)] = (_emptied(child) if made is not child else child, made)
+        if isinstance(made, Int8Linear) and made.weight_bytes >= MATRIX_MIN:
+            give_back()  # what it was made through, before the next one is
         return made
 
     def _replaced(self, owner: nn.Module, name: str, child: nn.Module) -> nn.Module:
         if isinstance(child, nn.Linear | Conv1D) and not _is_router(name, child):
             return self._linear(owner, name, child)
         if _is_router(name, child):
+            _widen(child)
             if _is_plain(child):
                 return self._choice.tiled(child)  # type: ignore[arg-type]
             for weight in child.parameters():
@@ -97,6 +103,7 @@ class Quantiser:
     def _linear(self, owner: nn.Module, name: str, child: nn.Linear | Conv1D) -> nn.Module:
         transposed = not isinstance(child, nn.Linear)
         if not (transposed or _is_plain(child)):
+            _widen(child)
             self._leave(type(child).__name__)
             return child
         weight = child.weight.data.t() if transposed else child.weight.data
@@ -105,6 +112,7 @@ class Quantiser:
             return self._choice.linear(weight, child.bias)
         if not small:
             self._leave(name)
+        _widen(child)
         return self._choice.tiled(child) if isinstance(child, nn.Linear) else child
 
     def _reads_weight(self, owner: nn.Module, name: str) -> bool:
@@ -127,6 +135,12 @@ class Quantiser:
     def _leave(self, what: str) -> None:
         if what not in self.left:
             self.left.append(what)
+
+
+def _widen(module: nn.Module) -> None:
+    """What stays in floating point is fp32, also if it was read as it is stored."""
+    for weight in module.parameters():
+        weight.data = weight.data.float()
 
 
 def _is_plain(child: nn.Module) -> bool:
@@ -180,8 +194,6 @@ def _emptied(module: nn.Module) -> nn.Module:
 
 def weight_bytes(model: Any) -> int:
     """Bytes of the distinct weights of a model; tied ones count once."""
-    from meshnet.engine.linear import Int8Linear
-
     packed = [module for module in model.modules() if isinstance(module, Int8Linear)]
     inside = {id(weight) for module in packed for weight in module.parameters()}
     distinct: dict[int, torch.Tensor] = {

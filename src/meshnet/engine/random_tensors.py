@@ -54,6 +54,10 @@ class RandomTensors:
     def bytes_read(self) -> int:
         return 0
 
+    @property
+    def dtypes(self) -> frozenset[torch.dtype]:
+        return frozenset([torch.float32])
+
     def lazily(self) -> dict[str, RandomTensor]:
         return {name: RandomTensor(self._drawn, shape) for name, shape in self._shapes.items()}
 

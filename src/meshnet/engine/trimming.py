@@ -28,12 +28,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, overload
 
+import torch
 from torch import Tensor, nn
 
 from meshnet.core.vocabulary import LayerRange, ModelError
 
 FINAL_NORMS = ("norm", "ln_f", "final_layernorm", "final_layer_norm", "norm_f")
 LAYER_VIEWS_MAX = 16
+MATRIX_MIN = 1 << 20
+"""Values of a matrix whose element type matters for the memory that loading takes."""
 
 
 @dataclass(slots=True)
@@ -165,10 +168,16 @@ class Part(Enum):
     """Nothing but the layers; such a model cannot run."""
 
 
-def shard_class(model_class: type[Any], held: LayerRange, part: Part = Part.WHOLE) -> type[Any]:
+def shard_class(
+    model_class: type[Any],
+    held: LayerRange,
+    part: Part = Part.WHOLE,
+    matrices: torch.dtype | None = None,
+) -> type[Any]:
     """Derive from a causal language model class one that builds only `held`, or `part` of it.
 
-    Its instances carry a `TrimmedLayers` as `meshnet_layers`.
+    Its instances carry a `TrimmedLayers` as `meshnet_layers`. `matrices`: the element type of
+    large linear layers' weights, if it is to be another one than the rest's.
     """
     real = () if part is Part.ENDS else range(held.start, held.stop)
 
@@ -177,6 +186,8 @@ def shard_class(model_class: type[Any], held: LayerRange, part: Part = Part.WHOL
         self.meshnet_layers = _trim(self, held, real)
         if part is Part.LAYERS:
             _drop_all_but_layers(self, self.meshnet_layers)
+        if matrices is not None:
+            _set_matrices(self, matrices)
 
     def initialize_weights(self: Any) -> None:
         # Some `_init_weights` walk `decoder.layers[*].mamba`: show them real layers only.
@@ -198,6 +209,14 @@ def shard_class(model_class: type[Any], held: LayerRange, part: Part = Part.WHOL
             "__module__": model_class.__module__,
         },
     )
+
+
+def _set_matrices(model: nn.Module, dtype: torch.dtype) -> None:
+    """Let a loader, which keeps to the element types it finds, read large matrices as `dtype`."""
+    for module in model.modules():
+        if type(module) is nn.Linear and module.weight.numel() >= MATRIX_MIN:
+            weight = module.weight.to(dtype)
+            module.weight = nn.Parameter(weight, requires_grad=False)
 
 
 def find_layers(model: Any) -> tuple[nn.Module, str]:

@@ -1,12 +1,14 @@
 """A program that speaks as llama-server and ggml-rpc-server do, for tests of what starts them.
 
 With --rpc or without it says in its log that it obeyed. It answers with ids that count up from the
-prompt's last; told to crash, it ends instead.
+prompt's last; told to crash, it ends instead, and at an instruction where that is refused.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -50,6 +52,8 @@ def main() -> None:
     behaviour = Path(options["--model"]).stem
     if behaviour == "crash":
         sys.exit("no such model")
+    if behaviour == "refused" or (behaviour == "repacks" and "--no-repack" not in sys.argv):
+        os.kill(os.getpid(), signal.SIGILL)
     devices = ["CPU"]
     if "--rpc" in options and behaviour != "keeps":
         devices = [f"RPC0[{server}]" for server in options["--rpc"].split(",")]

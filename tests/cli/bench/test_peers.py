@@ -76,6 +76,25 @@ async def test_each_token_is_told_with_its_id_as_it_arrives(
     assert stream.text == "xxxxx"
 
 
+async def test_where_the_processor_refuses_its_widest_instructions_a_peer_does_without(
+    pretended: Programs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peer = side(pretended, tmp_path, model="repacks")
+
+    await peer.start()
+    await peer.stop()
+
+    assert peer.name.endswith("no repack")
+    assert "no repack: the processor refused" in capsys.readouterr().err
+
+
+async def test_a_peer_that_needs_refused_instructions_anyhow_is_an_error(
+    pretended: Programs, tmp_path: Path
+) -> None:
+    with pytest.raises(PeerError, match="no repack: server ended with code -4"):
+        await side(pretended, tmp_path, model="refused").start()
+
+
 @pytest.mark.parametrize("tokens", [5, 6])
 async def test_a_token_within_a_character_costs_ids_but_no_count(
     pretended: Programs, tmp_path: Path, tokens: int

@@ -84,7 +84,7 @@ def test_sides_that_differ_have_names_that_differ() -> None:
     first = PeerSetup(MODEL, nodes=2, threads=1)
     changes = [
         {"nodes": 1}, {"threads": 2}, {"flash_attention": False}, {"micro_batch": 128},
-        {"weights": "bf16"},
+        {"weights": "bf16"}, {"repack": False},
     ]  # fmt: skip
 
     names = {str(first), *(str(replace(first, **change)) for change in changes)}

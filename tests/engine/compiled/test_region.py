@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from meshnet.engine.compiled.region import ALIGNMENT, HUGE_PAGE, Region, region_for
+from meshnet.engine.compiled.region import (
+    ALIGNMENT,
+    HUGE_PAGE,
+    LARGE_BYTES,
+    Region,
+    joined,
+    region_for,
+)
 
 
 def _tensors() -> list[Tensor]:
@@ -30,10 +37,22 @@ def test_what_is_put_is_what_is_there_side_by_side_on_whole_lines():
 
 
 def test_more_than_fits_is_refused_and_changes_nothing():
-    region = Region(HUGE_PAGE)
-    first = region.put(torch.full((HUGE_PAGE - 100,), 7, dtype=torch.uint8))
+    region = Region(1024)
+    first = region.put(torch.full((900,), 7, dtype=torch.uint8))
 
     with pytest.raises(ValueError, match="101 bytes for a region with 64 left"):
         region.put(torch.zeros(101, dtype=torch.uint8))
 
     assert bool((first == 7).all())
+
+
+@pytest.mark.parametrize("columns", [LARGE_BYTES // 1024 - 1, LARGE_BYTES // 1024])
+def test_large_or_not_tensors_that_were_turned_are_joined_in_order(columns: int):
+    turned = torch.arange(1024 * columns).to(torch.uint8).view(columns, 1024).T
+    parts = [turned[:700], turned[700:]]
+
+    made = joined(parts)
+
+    assert torch.equal(made, turned)
+    assert made.is_contiguous()
+    assert (made.data_ptr() % HUGE_PAGE == 0) is (turned.numel() >= LARGE_BYTES)

@@ -15,6 +15,7 @@ import sys
 import time
 from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from meshnet.cli.bench.peers_setup import (
     rpc_server_command,
     server_command,
 )
+from meshnet.cli.bench.running import tell
 from meshnet.cli.bench.side import Stream, unheard
 
 START_S = 180.0
@@ -52,6 +54,8 @@ class LlamaSide:
         self._children: dict[str, Process] = {}
         self._client: aiohttp.ClientSession | None = None
         self._url = ""
+        self._refused = False
+        """A process ended at an instruction that the processor does not have."""
         self.split: dict[str, int] = {}
         """Layers by device, as the server's log tells; empty before `start`."""
 
@@ -63,7 +67,21 @@ class LlamaSide:
         return self.name
 
     async def start(self) -> None:
-        """Start the processes and wait until the model is served. Raises PeerError."""
+        """Start the processes and wait until the model is served. Raises PeerError.
+
+        Some virtual machines name instructions for tiles of matrices among their processor's and
+        refuse them: then llama.cpp runs without the layout that they are for.
+        """
+        try:
+            await self._start_in_time()
+        except PeerError:
+            if not (self._refused and self._setup.repack):
+                raise
+            self._setup = replace(self._setup, repack=False)
+            tell(f"{self.name}: the processor refused an instruction that it names")
+            await self._start_in_time()
+
+    async def _start_in_time(self) -> None:
         try:
             async with asyncio.timeout(self._start_s):
                 await self._start()
@@ -168,6 +186,7 @@ class LlamaSide:
     def _check_alive(self, role: str) -> None:
         code = self._children[role].returncode
         if code is not None:
+            self._refused = code == -signal.SIGILL
             raise PeerError(f"{self.name}: {role} ended with code {code}{self._said(role)}")
 
     def _said(self, role: str) -> str:

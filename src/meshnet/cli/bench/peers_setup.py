@@ -40,6 +40,8 @@ class PeerSetup:
     """On is upstream's default; off is faster on processors in long contexts."""
     micro_batch: int = 512
     """Positions computed at once in a prefill; 512 is upstream's default."""
+    repack: bool = True
+    """Weights are laid out anew for this processor's widest instructions; upstream's default."""
     weights: str = "q8_0"
     """How the file stores its matrices: for the name."""
 
@@ -51,7 +53,9 @@ class PeerSetup:
         split = "RPC " if self.nodes > 1 else ""
         attention = "" if self.flash_attention else ", flash attention off"
         batch = "" if self.micro_batch == 512 else f", micro-batch {self.micro_batch}"
-        return f"llama.cpp {split}{self.weights}, {self.nodes} x {self.threads}{attention}{batch}"
+        repack = "" if self.repack else ", no repack"
+        told = f"{self.weights}, {self.nodes} x {self.threads}{attention}{batch}{repack}"
+        return f"llama.cpp {split}{told}"
 
 
 def server_command(
@@ -64,6 +68,7 @@ def server_command(
     command += ["--ctx-size", str(setup.context_length * setup.sessions)]
     command += ["--flash-attn", "on" if setup.flash_attention else "off"]
     command += ["--ubatch-size", str(setup.micro_batch), "--cache-ram", "0", "--fit", "off"]
+    command += [] if setup.repack else ["--no-repack"]
     if not rpc_ports:
         return [*command, "--device", "none"]
     servers = ",".join(f"{HOST}:{each}" for each in rpc_ports)

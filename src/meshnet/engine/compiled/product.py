@@ -20,6 +20,7 @@ from meshnet.engine.compiled.dots import PANEL
 from meshnet.engine.compiled.lanes import SMALLEST_BITS, get, larger
 from meshnet.engine.compiled.meeting import meet
 from meshnet.engine.compiled.products import INPUTS_MAX, levels_bytes, multiply, put_levels
+from meshnet.engine.compiled.region import joined
 from meshnet.engine.compiled.team import ALONE, team_of
 from meshnet.engine.linear import LEVELS
 
@@ -148,7 +149,7 @@ class Panels:
         if inputs % 4 or outputs % PANEL:
             weights_NK = functional.pad(weights_NK, (0, -inputs % 4, 0, -outputs % PANEL))
         fours_PNF = weights_NK.contiguous().view(torch.int32).unflatten(0, (-1, PANEL))
-        self.weights = fours_PNF.transpose(1, 2).contiguous().view(torch.uint8)
+        self.weights = joined([fours_PNF.transpose(1, 2)]).view(torch.uint8)
         self.weights.bitwise_xor_(_SIGN)
 
     @classmethod
@@ -156,7 +157,7 @@ class Panels:
         """All but the last must be of whole panels."""
         made = cls.__new__(cls)
         made.outputs, made.inputs = sum(part.outputs for part in parts), parts[0].inputs
-        made.weights = torch.cat([part.weights for part in parts])
+        made.weights = joined([part.weights for part in parts])
         return made
 
     def unpacked(self) -> Tensor:

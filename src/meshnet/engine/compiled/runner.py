@@ -26,7 +26,7 @@ from meshnet.engine.compiled.cache import sources_digest
 from meshnet.engine.compiled.cells import SessionCells
 from meshnet.engine.compiled.product import CompiledProduct
 from meshnet.engine.compiled.records import Ends, Layer, Segment, Shape, address, table
-from meshnet.engine.compiled.region import region_for
+from meshnet.engine.compiled.region import is_large, region_for
 from meshnet.engine.compiled.room import Rooms
 from meshnet.engine.compiled.team import Team, team_of
 from meshnet.engine.compiled.turns import Turns
@@ -161,11 +161,10 @@ class CompiledRunner:
         return self._normed._replace(normed=normed_TD.data_ptr())
 
     def _gather_weights(self, layers: Sequence[LeanLayer]) -> None:
-        """Lay the weights behind each other in the order in which a step reads them."""
+        """Lay weights that are not large behind each other, in the order of a step."""
         linears = [linear for layer in layers for linear in _linears(layer)]
-        if self._head_is_ours():
-            linears.append(self.model.lm_head)
-        products: list[CompiledProduct] = [linear.product for linear in linears]
+        every: list[CompiledProduct] = [linear.product for linear in linears]
+        products = [product for product in every if not is_large(product.weights)]
         region = region_for(product.weights for product in products)
         for product in products:
             product.panels.weights = region.put(product.weights)
