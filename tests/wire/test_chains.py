@@ -311,3 +311,20 @@ async def test_a_peer_that_accepts_and_says_nothing_holds_a_step_no_longer_than_
 
         with pytest.raises(HopLost, match="no stream within"):
             await peers.hand_on(IDS[1], 1, onward)
+
+
+async def test_a_peer_that_is_named_later_is_dialled_and_one_that_is_taken_away_is_not():
+    """Nodes of a mesh come and go; nobody else is ever dialled."""
+    known: dict[NodeId, str] = {}
+    async with serving(EchoService()) as url:
+        streams = PeerStreams(Peers(known), LIMITS)
+        with pytest.raises(HopLost, match="none of this node's peers"):
+            await streams.hand_on(IDS[1], 1, step())
+
+        known[IDS[1]] = url
+        await streams.hand_on(IDS[1], 1, step())
+        streams.drop(S)
+        del known[IDS[1]]
+
+        with pytest.raises(HopLost, match="none of this node's peers"):
+            await streams.hand_on(IDS[1], 2, step())

@@ -1,8 +1,9 @@
 """Which nodes there are and what each serves, as this head learnt it.
 
-A static list of nodes, described again and again. A node that was lost in a call is a suspect: it
-leaves the inventory at its next failed description, while a node in good standing may
-miss `strikes_max - 1` of them. Any description clears it. Snapshots are values.
+The nodes of a static list and those that joined the mesh, described again and again. A node that
+was lost in a call is a suspect: it leaves the inventory at its next failed description, while a
+node in good standing may miss `strikes_max - 1` of them. Any description clears it. Snapshots are
+values.
 
 A node from before `GET /node` cannot be asked: its layers are what the operator declared, its
 model that of the other nodes, and it is taken to be there until a call to it fails.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
 
@@ -64,6 +66,9 @@ class Directory:
         self._declared = dict(declared or {})
         self._kv_cache, self._chained = kv_cache, chained
         self._limits = limits or DirectoryLimits()
+        self._joined: Mapping[NodeId, str] = {}
+        self._changed: set[NodeId] = set()
+        self._news = asyncio.Event()
         self._known: dict[NodeId, NodeDescription] = {}
         self._strikes: dict[NodeId, int] = {}
         self._round = asyncio.Lock()
@@ -73,15 +78,31 @@ class Directory:
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
-        return self._nodes
+        """The static list, then those that joined."""
+        return (*self._nodes, *(node for node in self._joined if node not in self._nodes))
+
+    def joined(self, members: Mapping[NodeId, str]) -> None:
+        """Know these nodes besides the static list, and forget who is not among them any more.
+
+        With each goes any text that is another one when the node has something new to say.
+        """
+        left = self._joined.keys() - members.keys() - set(self._nodes)
+        for node in left:
+            self._known.pop(node, None)
+            self._strikes.pop(node, None)
+        self._changed -= left
+        self._changed |= {node for node, text in members.items() if self._joined.get(node) != text}
+        self._joined = dict(members)
+        if self._changed:
+            self._news.set()
 
     def snapshot(self) -> tuple[NodeDescription, ...]:
-        """The descriptions held now, in the order of the static list."""
+        """The descriptions held now, in the order of `nodes`."""
         known = self._known | {
             node: _of_old(node, layers, self._known.values())
             for node, layers in self._declared.items()
         }
-        return tuple(known[node] for node in self._nodes if node in known)
+        return tuple(known[node] for node in self.nodes if node in known)
 
     def inventory(self) -> Inventory:
         return Inventory({each.node: each for each in self.snapshot()}, self.suspects())
@@ -158,10 +179,7 @@ class Directory:
             if self._round_began_at is not None and self._round_began_at >= came_at:
                 return
             began_at = self._clock()
-            async with asyncio.TaskGroup() as asking:
-                for node in self._nodes:
-                    if node not in self._declared:
-                        asking.create_task(self._describe(node))
+            await self._describe_all(self.nodes)
             for node in self._declared:
                 self._strikes.pop(node, None)
             self._round_began_at = began_at
@@ -187,7 +205,23 @@ class Directory:
     async def _keep_fresh(self) -> None:
         while True:
             await self.refresh()
-            await asyncio.sleep(self._limits.refresh_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._limits.refresh_s):
+                    await self._hear_news()
+
+    async def _hear_news(self) -> None:
+        """Ask those that have something new to say, for as long as they do."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            changed, self._changed = self._changed, set()
+            await self._describe_all(changed)
+
+    async def _describe_all(self, nodes: Collection[NodeId]) -> None:
+        async with asyncio.TaskGroup() as asking:
+            for node in nodes:
+                if node not in self._declared:
+                    asking.create_task(self._describe(node))
 
     async def _describe(self, node: NodeId) -> None:
         timeout_s = self._limits.describe_timeout_s
@@ -197,6 +231,8 @@ class Directory:
         except (HopLost, TimeoutError):
             self._strike(node)
             return
+        if node not in self.nodes:
+            return  # it left while it was asked
         self._strikes.pop(node, None)
         # A node names itself; the head knows it by the name it dials.
         self._known[node] = replace(description, node=node)

@@ -119,6 +119,10 @@ class NodeService(Generic[S]):
         """Serve one more shard. Raises ValueError for a second of its model, or one too many."""
         self._shards.add(shard)
 
+    def remove(self, model: ModelId) -> None:
+        """Drop a shard with all its sessions; what still runs there is discarded."""
+        self._shards.remove(model)
+
     def kv_sessions(self, model: ModelId) -> SessionCacheStore[Kept[S]]:
         """Return the book of sessions of one shard (ADR-0022 names it after the shard's)."""
         return self._shards.of(model).store

@@ -91,6 +91,11 @@ class LoadedShards(Generic[S]):
         )
         self._by_model[model] = LoadedShard(shard, store)
 
+    def remove(self, model: ModelId) -> None:
+        """Forget the shard of `model` and every session of it. Raises WrongShard."""
+        self.of(model).store.close()
+        del self._by_model[model]
+
     def of(self, model: ModelId | None) -> LoadedShard[S]:
         """Return the shard of `model`, or the only one. Raises WrongShard, BadField."""
         if model is None:

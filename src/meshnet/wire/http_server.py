@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from meshnet.core.protocol import codec
+from meshnet.core.protocol.description import PEERS_MAX
 from meshnet.core.protocol.fields import print_object, read_object
 from meshnet.core.protocol.headers import collect, read_linger, session_id
 from meshnet.core.protocol.limits import LINK_BYTES_MAX, Limits
@@ -95,7 +96,7 @@ class _NodeApp:
         mover: Mover | None,
     ) -> None:
         self._service, self._mover = service, mover
-        self._peers = tuple(peers.urls)
+        self._peers = peers
         self._limits = limits
         self._authorization = None if token is None else f"Bearer {token}".encode()
         self._metrics = metrics
@@ -220,9 +221,8 @@ class _NodeApp:
         if path == "/metrics":
             return 200, {"Content-Type": "text/plain; version=0.0.4"}, [self._metrics()]
         if path == "/node":
-            described = replace(
-                self._service.describe(), stream=True, chain=True, peers=self._peers
-            )
+            peers = tuple(self._peers.urls)[:PEERS_MAX]
+            described = replace(self._service.describe(), stream=True, chain=True, peers=peers)
             return 200, {"Content-Type": JSON}, [codec.encode_node(described)]
         if path == "/ready" and not self._service.ready:
             return _refuse(Refusal(Code.NOT_READY, "this node is still loading"))

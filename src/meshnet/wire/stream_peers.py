@@ -25,7 +25,10 @@ is pinned, and a peer that is stopped accepts connections and says nothing."""
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """By the ids that heads know them by, and the token that they ask for."""
+    """By the ids that heads know them by, and the token that they ask for.
+
+    `urls` is read at every use: the owner may add and remove nodes.
+    """
 
     urls: Mapping[NodeId, str]
     token: str | None = None
@@ -40,14 +43,12 @@ NOBODY = Peers({})
 
 
 class PeerStreams:
-    """Dials the addresses it was given, and no other."""
+    """Dials the addresses it was given, and no other; each of them is taken to have streams."""
 
     def __init__(self, peers: Peers, limits: Limits) -> None:
         authorization = {} if peers.token is None else {"Authorization": f"Bearer {peers.token}"}
         self._urls = peers.urls
         self._pool = StreamPool(peers.urls, authorization, limits, onward=True)
-        for node in peers.urls:
-            self._pool.trust(node)
 
     async def hand_on(self, node: NodeId, number: int, step: ForwardRequest) -> None:
         if node not in self._urls:
@@ -58,6 +59,7 @@ class PeerStreams:
         stream.pass_on(number, step)
 
     async def _opened(self, node: NodeId, step: ForwardRequest) -> SessionStream | None:
+        self._pool.trust(node)
         left_s = OPEN_S if step.deadline_ms is None else min(step.deadline_ms / 1000, OPEN_S)
         try:
             async with asyncio.timeout(left_s):
@@ -78,6 +80,7 @@ class PeerStreams:
             trace=opening.trace,
             owner=opening.owner,
         )
+        self._pool.trust(node)
         if self._pool.held(node, alike) is None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(PREPARE_S):

@@ -46,6 +46,13 @@ from meshnet.core.vocabulary.formats import WeightFormat
 from meshnet.core.vocabulary.identity import WIRE_VERSION, ModelId, NodeId, SessionId
 from meshnet.core.vocabulary.layer_states import LayerState
 from meshnet.core.vocabulary.layers import LayerRange, check_cover
+from meshnet.core.vocabulary.members import (
+    MEMBERS_MAX,
+    Assignment,
+    Assignments,
+    Member,
+    MemberState,
+)
 from meshnet.core.vocabulary.routes import Hop, Route
 from meshnet.core.vocabulary.steps import ShardStep
 
@@ -54,10 +61,13 @@ __all__ = [
     "HIDDEN",
     "LOGIT_BIAS_MAX",
     "LOGPROBS_MAX",
+    "MEMBERS_MAX",
     "POSITIONS_MAX",
     "TOKEN_ID_MAX",
     "WIRE_VERSION",
     "Activation",
+    "Assignment",
+    "Assignments",
     "BadField",
     "Buffer",
     "Capabilities",
@@ -71,6 +81,8 @@ __all__ = [
     "LayerRange",
     "LayerState",
     "Link",
+    "Member",
+    "MemberState",
     "MeshnetError",
     "MissReason",
     "ModelError",

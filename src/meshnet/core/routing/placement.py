@@ -1,0 +1,277 @@
+"""Which member of the mesh is told to hold which layers.
+
+    layers that nobody holds? ──no──▶ spare members double what is held by the fewest
+            │
+            └──yes──▶ spare members take them ──too few──▶ the neighbours of a gap widen into it
+                                                    └──no room──▶ all is divided anew
+                                                                        └──no room──▶ a reason
+
+Who serves keeps what it serves: nobody moves while all layers are held, and a spare is moved
+before anybody whose layers are needed. Members that were told by their operators count as they
+are, and are told nothing. Equal members give equal placements.
+
+Invariants
+    * a range never ends inside an inseparable run, and never exceeds its member's room;
+    * without a reason, all layers are held once everybody holds what it is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from meshnet.core.routing.partition import partition
+from meshnet.core.vocabulary import BadField, LayerRange, Member, MemberState, ModelId, NodeId
+
+WEIGHTS_SHARE = 0.5
+"""Of a member's free memory; the rest is for sessions and for loading."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """What placing needs to know of a model."""
+
+    model: ModelId
+    layers_total: int
+    inseparable: tuple[LayerRange, ...] = ()
+    layer_bytes: int = 0
+    """Weights of the average layer in memory; 0: not known, and any number fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Ranges of the members that are told theirs, and why not all layers are held; empty: they are.
+
+    A member without a range has no room for any, or would be of no use.
+    """
+
+    ranges: Mapping[NodeId, LayerRange]
+    reason: str = ""
+
+
+Ranges = dict[NodeId, LayerRange]
+Divide = Callable[[Sequence[Member], ModelSize], Mapping[NodeId, LayerRange]]
+"""How members that hold nothing share a whole model; empty: they cannot."""
+
+
+def place(
+    members: Collection[Member],
+    size: ModelSize,
+    present: Mapping[NodeId, LayerRange],
+    divide: Divide | None = None,
+) -> Placement:
+    """Return who is to hold what; `present` is what members were told before."""
+    return _Placing(members, size, present, divide or divided).placement()
+
+
+def divided(members: Sequence[Member], size: ModelSize) -> Mapping[NodeId, LayerRange]:
+    """Share the whole model, each member by its memory; empty: it does not fit."""
+    rooms = rooms_of(members, size)
+    return _shared([member.node for member in members], rooms, _whole(size), size)
+
+
+def rooms_of(members: Collection[Member], size: ModelSize) -> dict[NodeId, float]:
+    """Return how many layers each has room for; members on one machine share its memory."""
+    machines = [member.capacity.machine for member in members]
+    rooms = {}
+    for member in members:
+        memory = member.capacity.memory_bytes / machines.count(member.capacity.machine)
+        rooms[member.node] = memory * WEIGHTS_SHARE / max(1, size.layer_bytes)
+    return rooms
+
+
+def uncovered(ranges: Iterable[LayerRange], total: int) -> tuple[LayerRange, ...]:
+    """Return the layers of [0, total) that no range holds."""
+    gaps, covered = [], 0
+    for layers in [*sorted(ranges), LayerRange(total, total + 1)]:
+        if layers.start > covered:
+            gaps.append(LayerRange(covered, layers.start))
+        covered = max(covered, layers.stop)
+    return tuple(gaps)
+
+
+class _Placing:
+    def __init__(
+        self,
+        members: Collection[Member],
+        size: ModelSize,
+        present: Mapping[NodeId, LayerRange],
+        divide: Divide,
+    ) -> None:
+        self._size, self._divide = size, divide
+        told = sorted((each for each in members if _tellable(each)), key=lambda each: each.node)
+        self._told = {member.node: member for member in told}
+        self._rooms = rooms_of(told, size)
+        self._failed = sorted(f"{each.node}: {each.failure}" for each in members if each.failure)
+        self._fixed = [layers for each in members if (layers := _fixed(each, size)) is not None]
+        self._ranges: Ranges = {
+            node: layers
+            for node, layers in present.items()
+            if node in self._told and layers.stop <= size.layers_total
+        }
+
+    def placement(self) -> Placement:
+        gaps = self._gaps()
+        if gaps and not self._ranges and not self._fixed:
+            self._ranges = dict(self._divide(list(self._told.values()), self._size))
+        elif gaps and not (self._fill(gaps) or self._widen(gaps)):
+            anew = self._divide(list(self._told.values()), self._size)
+            self._ranges = dict(anew) or self._ranges
+        gaps = self._gaps()
+        if not gaps:
+            self._double()
+        return Placement(self._ranges, self._reason(gaps))
+
+    def _gaps(self) -> tuple[LayerRange, ...]:
+        return uncovered([*self._ranges.values(), *self._fixed], self._size.layers_total)
+
+    def _free(self) -> list[NodeId]:
+        """Return who holds nothing, most room first."""
+        free = [node for node in self._told if node not in self._ranges]
+        return sorted(free, key=lambda node: (-self._rooms[node], node))
+
+    def _spares(self) -> list[NodeId]:
+        """Return who may leave without a layer becoming nobody's, one after the other."""
+        gaps, staying, spares = self._gaps(), dict(self._ranges), []
+        for node in sorted(self._ranges, reverse=True):
+            others = [layers for each, layers in staying.items() if each != node]
+            if uncovered([*others, *self._fixed], self._size.layers_total) == gaps:
+                del staying[node]
+                spares.append(node)
+        return spares
+
+    def _fill(self, gaps: Sequence[LayerRange]) -> bool:
+        """Let members take the gaps that hold nothing, or nothing that is needed."""
+        helpers, taken = [*self._free(), *self._spares()], Ranges()
+        for gap in sorted(gaps, key=len, reverse=True):
+            for count in range(1, len(helpers) + 1):
+                shared = _shared(helpers[:count], self._rooms, gap, self._size)
+                if shared:
+                    taken |= shared
+                    helpers = [node for node in helpers if node not in shared]
+                    break
+            else:
+                return False
+        self._ranges |= taken
+        return True
+
+    def _widen(self, gaps: Sequence[LayerRange]) -> bool:
+        """Let the members before and behind each gap take it too."""
+        ranges = dict(self._ranges)
+        for gap in gaps:
+            before = _where(ranges, lambda layers: layers.stop, gap.start)
+            behind = _where(ranges, lambda layers: layers.start, gap.stop)
+            cut = self._best_cut(ranges, before, behind, gap)
+            if cut is None:
+                return False
+            if before is not None and cut > gap.start:
+                ranges[before] = LayerRange(ranges[before].start, cut)
+            if behind is not None and cut < gap.stop:
+                ranges[behind] = LayerRange(cut, ranges[behind].stop)
+        self._ranges = ranges
+        return True
+
+    def _best_cut(
+        self, ranges: Ranges, before: NodeId | None, behind: NodeId | None, gap: LayerRange
+    ) -> int | None:
+        """Return where the gap parts between its neighbours, the fuller as empty as can be."""
+
+        def fill(node: NodeId | None, more: int) -> float:
+            if more == 0:
+                return 0.0
+            return 2.0 if node is None else (len(ranges[node]) + more) / self._rooms[node]
+
+        inside = _inside(self._size.inseparable)
+        cuts = [cut for cut in range(gap.start, gap.stop + 1) if cut not in inside]
+        fills = {
+            cut: max(fill(before, cut - gap.start), fill(behind, gap.stop - cut)) for cut in cuts
+        }
+        best = min(cuts, key=lambda cut: (fills[cut], cut), default=None)
+        return best if best is not None and fills[best] <= 1 else None
+
+    def _double(self) -> None:
+        """Give each free member what the fewest others hold, and fits."""
+        for node in self._free():
+            ranges = [*self._ranges.values(), *self._fixed]
+            fitting = [layers for layers in {*ranges} if len(layers) <= self._rooms[node]]
+            if fitting:
+                self._ranges[node] = min(fitting, key=lambda each: (_copies(each, ranges), each))
+
+    def _reason(self, gaps: Sequence[LayerRange]) -> str:
+        if not gaps:
+            return ""
+        missing = ", ".join(map(str, gaps))
+        if self._failed:
+            return f"layers {missing} of {self._size.model}: {self._failed[0]}"
+        if not self._told:
+            return f"layers {missing} of {self._size.model} wait for a node to join"
+        needed = sum(map(len, gaps)) * self._size.layer_bytes / WEIGHTS_SHARE
+        room = sum(self._rooms[node] for node in self._told) * self._size.layer_bytes
+        return (
+            f"layers {missing} of {self._size.model} do not fit the nodes that joined: "
+            f"{len(self._told)} nodes offer {_gigabytes(room / WEIGHTS_SHARE)}, "
+            f"these layers take {_gigabytes(needed)}"
+        )
+
+
+def _tellable(member: Member) -> bool:
+    return member.assigned and member.state is not MemberState.DRAINING and not member.failure
+
+
+def _fixed(member: Member, size: ModelSize) -> LayerRange | None:
+    """Return what an operator told the member to hold of this model."""
+    serves = member.state in {MemberState.LOADING, MemberState.READY}
+    if member.assigned or not serves or member.model != size.model or member.layers is None:
+        return None
+    return member.layers if member.layers.stop <= size.layers_total else None
+
+
+def _shared(
+    nodes: Sequence[NodeId], rooms: Mapping[NodeId, float], layers: LayerRange, size: ModelSize
+) -> Ranges:
+    """Divide `layers` over the nodes in this order, by their rooms; empty: they do not fit."""
+    runs = [
+        LayerRange(run.start - layers.start, run.stop - layers.start)
+        for run in size.inseparable
+        if layers.holds(run)
+    ]
+    parts = min(len(nodes), len(layers))
+    while parts > 0:
+        chosen = nodes[:parts]
+        try:
+            cut = partition(len(layers), parts, [max(rooms[node], 1e-9) for node in chosen], runs)
+        except BadField:  # more parts than places to cut
+            parts -= 1
+            continue
+        if any(len(part) > rooms[node] for node, part in zip(chosen, cut, strict=True)):
+            return {}
+        return {
+            node: LayerRange(part.start + layers.start, part.stop + layers.start)
+            for node, part in zip(chosen, cut, strict=True)
+        }
+    return {}
+
+
+def _whole(size: ModelSize) -> LayerRange:
+    return LayerRange(0, size.layers_total)
+
+
+def _where(ranges: Ranges, side: Callable[[LayerRange], int], cut: int) -> NodeId | None:
+    """Return the first node whose range begins or ends at `cut`."""
+    return next((node for node, layers in sorted(ranges.items()) if side(layers) == cut), None)
+
+
+def _inside(runs: Iterable[LayerRange]) -> set[int]:
+    return {cut for run in runs for cut in range(run.start + 1, run.stop)}
+
+
+def _copies(layers: LayerRange, ranges: Sequence[LayerRange]) -> int:
+    """Return how many hold the layer of these that the fewest hold."""
+    return min(
+        sum(held.start <= layer < held.stop for held in ranges)
+        for layer in range(layers.start, layers.stop)
+    )
+
+
+def _gigabytes(count: float) -> str:
+    return f"{count / 1e9:.1f} GB"
