@@ -169,6 +169,32 @@ class ProcessReady:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberSeen:
+    """A node of the mesh came, is in another state, or `left`."""
+
+    node: str
+    state: str
+    layers: str
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LayersAssigned:
+    """Nodes were told what to hold; `missing` says why not all layers are held by that."""
+
+    nodes: int
+    epoch: int
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryAway:
+    """The registry does not answer; what it said last stays."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
     """A bug that a process boundary caught: told once with its traceback, never hidden."""
 
@@ -194,6 +220,9 @@ Event = (
     | ChildStarted
     | ChildDied
     | ProcessReady
+    | MemberSeen
+    | LayersAssigned
+    | RegistryAway
     | Fault
 )
 

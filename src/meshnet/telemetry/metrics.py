@@ -20,8 +20,11 @@ from meshnet.telemetry.events import (
     GatewayAnswered,
     GenerationFinished,
     GenerationStarted,
+    LayersAssigned,
+    MemberSeen,
     ProcessReady,
     Refilled,
+    RegistryAway,
     SessionEvicted,
     SessionMoved,
     SessionsHeld,
@@ -118,6 +121,8 @@ class Metrics:
             case Fault():
                 self._faults.inc()
             case ChildStarted() | ProcessReady() | ShardDegraded():
+                pass
+            case MemberSeen() | LayersAssigned() | RegistryAway():
                 pass
 
     def _observe_node(self, event: SessionsHeld | SessionEvicted | SessionTaken) -> None:

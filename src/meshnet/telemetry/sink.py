@@ -24,6 +24,7 @@ from meshnet.telemetry.events import (
     ForwardServed,
     GatewayAnswered,
     GenerationStarted,
+    RegistryAway,
     SessionEvicted,
     SessionsHeld,
     ShardDegraded,
@@ -98,7 +99,7 @@ def _level_of(event: Event) -> int:
         case GatewayAnswered(method="GET", status=status) if status < 400:
             # Probes and scrapes: every few seconds, for ever.
             return logging.DEBUG
-        case ShardLoaded(kv_cache=False) | ShardDegraded() | ChildDied():
+        case ShardLoaded(kv_cache=False) | ShardDegraded() | ChildDied() | RegistryAway():
             return logging.WARNING
         case ShardFailed() | Fault():
             return logging.ERROR
