@@ -23,13 +23,19 @@ UP_EXAMPLES = """
 NODE_EXAMPLES = """
 [bold]Examples[/bold]
 
+  meshnet node --join http://10.0.0.1:8000            layers as its mesh tells it
+
   meshnet node --layers 0-15 --port 9001             layers 0 to 14 of the default model
 
   meshnet node --shard smollm2-135m:0-15 --shard ./other:0-8     shards of two models
 """
 
 SERVE_EXAMPLES = """
-[bold]Example[/bold]
+[bold]Examples[/bold]
+
+  meshnet serve                                      over the nodes that join
+
+  meshnet serve --registry http://10.0.0.1:8000      the same nodes, a second API
 
   meshnet serve --node http://127.0.0.1:9001 --node http://127.0.0.1:9002
 """
@@ -115,18 +121,12 @@ def up(
 
 def node(
     model: options.Model = None,
-    layers: Annotated[
-        str | None,
-        typer.Option("--layers", "-l", metavar="A-B", help="Half-open: 0-10 is layers 0 to 9."),
-    ] = None,
-    shard: Annotated[
-        list[str] | None,
-        typer.Option("--shard", metavar="M:A-B", help="A model and its layers. Repeatable."),
-    ] = None,
+    layers: options.Layers = None,
+    shard: options.Shards = None,
+    join: options.Join = None,
+    advertise: options.Advertise = None,
     host: options.Host = None,
-    port: Annotated[
-        int, typer.Option("--port", "-p", min=0, max=65535, help="0 chooses a free one.")
-    ] = 0,
+    port: options.NodePort = 0,
     peer: options.Peer = None,
     weights: options.WeightsFlag = None,
     fast_prefill: options.FastPrefill = None,
@@ -137,7 +137,7 @@ def node(
     settings: options.Set = None,
 ) -> None:
     """Serve layers of a model to heads."""
-    from meshnet.cli.node_process import ShardChoice, run_node
+    from meshnet.cli.node_process import Joining, ShardChoice, run_node
 
     flags = {
         "model": model,
@@ -148,23 +148,35 @@ def node(
         "peers": ",".join(peer) if peer else None,
     }
     chosen = options.settings_from(flags, config, settings)
-    shards = [ShardChoice.parse(text) for text in shard or ()]
-    if layers is not None:
-        shards.insert(0, ShardChoice.of(chosen.model, layers))
-    if not shards:
-        raise typer.BadParameter("expected --layers A-B, or --shard M:A-B")
-    run_node(chosen, shards, port=port, as_json=json_ready, end_with_stdin=end_with_stdin)
+    shards = ShardChoice.all_of(chosen.model, layers, shard or ())
+    if not shards and join is None:
+        raise typer.BadParameter("expected --layers A-B, --shard M:A-B, or --join URL")
+    joining = Joining.of(join, advertise)
+    run_node(
+        chosen,
+        shards,
+        port=port,
+        as_json=json_ready,
+        end_with_stdin=end_with_stdin,
+        joining=joining,
+    )
 
 
 def serve(
     node: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--node",
             metavar="URL",
             help="Repeatable. URL=A-B declares the layers of a node too old to be asked.",
         ),
-    ],
+    ] = None,
+    registry: Annotated[
+        str | None,
+        typer.Option(
+            "--registry", metavar="URL", help="A gateway whose mesh to use, instead of one here."
+        ),
+    ] = None,
     model: options.Model = None,
     host: options.Host = None,
     port: Annotated[
@@ -176,11 +188,12 @@ def serve(
     config: options.Config = None,
     settings: options.Set = None,
 ) -> None:
-    """Offer an OpenAI-compatible API over nodes that run already."""
+    """Offer an OpenAI-compatible API over nodes that join, or that run already."""
     from meshnet.cli.gateway_process import run_gateway
 
     flags = {"model": model, "host": host, "port": port, "drafts": drafts, "routes": routes}
-    run_gateway(options.settings_from(flags, config, settings), node, as_json=json_ready)
+    chosen = options.settings_from(flags, config, settings)
+    run_gateway(chosen, node or (), registry_url=registry, as_json=json_ready)
 
 
 def run(

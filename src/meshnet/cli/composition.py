@@ -1,6 +1,6 @@
 """A head over nodes at given URLs, and the API over that head: who is handed to whom.
 
-urls ─▶ HttpHopClient ─▶ Directory ─▶ Head ─▶ gateway_app
+urls, members ─▶ HttpHopClient ─▶ Directory ─▶ Head ─▶ gateway_app
                                       text ─────┘
 """
 
@@ -12,8 +12,9 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from meshnet import __version__
 from meshnet.cli.machine import machine_id
@@ -22,7 +23,7 @@ from meshnet.core.generation.limits import AdmissionLimits, GenerationLimits, St
 from meshnet.core.planning import Mesh
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.routing import NoRoute
-from meshnet.core.vocabulary import LayerRange, ModelId, NodeId, SessionId
+from meshnet.core.vocabulary import MEMBERS_MAX, LayerRange, ModelId, NodeId, SessionId
 from meshnet.gateway.ports import Readiness
 from meshnet.head import Directory, Head, HeadLimits, HopClient
 from meshnet.head.lingering import PrefixLimits
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 SESSION_ID_BYTES = 24
 """192 random bits: whoever guesses an id could extend that session."""
 
+URLS_MAX = 2 * MEMBERS_MAX
 ROUTE_WAIT_S = 10.0
 RESTART_WAIT_S = 60.0
 """Where a launcher starts dead nodes again, waiting for one is better than refusing."""
@@ -60,6 +62,24 @@ class Composition:
     names: Mapping[NodeId, str]
     links: LinkBook
     """The ways from here to those of the nodes that measured themselves."""
+    urls: dict[NodeId, str] = field(default_factory=dict)
+    """Whom the client may dial."""
+
+    def name_of(self, node: NodeId) -> str:
+        """Return what users call a node: its address, if it joined by itself."""
+        return self.names.get(node) or urlsplit(node).netloc
+
+    def know(self, members: Mapping[NodeId, str]) -> None:
+        """Route over these nodes too, and no longer over those that are not among them.
+
+        With each goes a text that is another one once it has something new to say. Who left may
+        still be dialled: generations that run there end by what they find.
+        """
+        self.directory.joined(members)
+        self.urls.update({node: node for node in members})
+        past = [node for node in self.urls if node not in members and node not in self.names]
+        for node in past[: len(self.urls) - URLS_MAX]:
+            del self.urls[node]
 
     def readiness(self) -> Readiness:
         route = self.directory.route(self.model)
@@ -127,7 +147,7 @@ async def composed(
             head = _head(model, text, client, directory, limits, record)
             names = {NodeId(url): name for name, url in nodes.items()}
             async with directory, head, _kept(links):
-                yield Composition(model, text, client, directory, head, names, links)
+                yield Composition(model, text, client, directory, head, names, links, urls)
 
 
 @asynccontextmanager

@@ -10,35 +10,49 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict
-from urllib.parse import urlsplit
 
-from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp
 
 from meshnet.cli.composition import Composition, composed
 from meshnet.cli.machine import is_loopback
+from meshnet.cli.mesh_gateway import MeshGateway, keeps_registry, mesh_gateway
 from meshnet.cli.models import load_text, resolve_model
 from meshnet.cli.options import print_ready
 from meshnet.cli.plan_file import mesh_values
 from meshnet.cli.report import NodeReport, as_json, report_of
 from meshnet.cli.serving import run_loop, stop_on_signals
-from meshnet.cli.settings import Settings, SettingsError
+from meshnet.cli.settings import Settings, SettingsError, base_url
 from meshnet.core.vocabulary import LayerRange, ModelId, NodeId
+from meshnet.engine.models.pull import LocalModel
 from meshnet.gateway.app import gateway_app
 from meshnet.gateway.ports import Metrics
 from meshnet.gateway.server import serve_gateway
 from meshnet.gateway.settings import GatewaySettings
 from meshnet.mesh.grouped import unwrapped
-from meshnet.telemetry.events import ProcessReady
+from meshnet.telemetry.events import ProcessReady, Record
 from meshnet.telemetry.metrics import CONTENT_TYPE
 from meshnet.telemetry.sink import LogLevel, Telemetry
 from meshnet.wire.serving import bind
 
 
-def run_gateway(settings: Settings, urls: Sequence[str], *, as_json: bool) -> None:
-    """Serve over the nodes at `urls` until asked to stop. Raises MeshnetError."""
+def run_gateway(
+    settings: Settings, urls: Sequence[str], *, registry_url: str | None, as_json: bool
+) -> None:
+    """Serve over the nodes at `urls` and those that join, until asked to stop.
+
+    They join here, or at the gateway of `registry_url`. Raises MeshnetError.
+    """
+    if registry_url is not None:
+        registry_url = base_url(registry_url, "--registry")
+    elif not urls and not keeps_registry(settings):
+        raise SettingsError(
+            f"--host {settings.host}: a gateway that nodes can join beyond loopback needs "
+            "MESHNET_MESH_TOKEN, the same secret for all nodes and gateways"
+        )
     given = [_node(text) for text in urls]
     nodes = {f"node-{place}": url for place, (url, _) in enumerate(given, start=1)}
     if len(set(nodes.values())) < len(nodes):
@@ -46,14 +60,14 @@ def run_gateway(settings: Settings, urls: Sequence[str], *, as_json: bool) -> No
     declared = {NodeId(url): layers for url, layers in given if layers is not None}
     refuse_exposed(settings)
     refuse_taken_port(settings)
-    run_loop(lambda: _serve(settings, nodes, declared, as_json))
+    run_loop(lambda: _serve(settings, nodes, declared, registry_url, as_json))
 
 
 def _node(text: str) -> tuple[str, LayerRange | None]:
     """Read `URL`, or `URL=A-B` for a node that knows no `GET /node`. Raises SettingsError."""
     url, equals, layers = text.partition("=")
     try:
-        return _node_url(url), LayerRange.parse(layers) if equals else None
+        return base_url(url, "--node"), LayerRange.parse(layers) if equals else None
     except ValueError as error:
         raise SettingsError(f"--node {text}: {error}") from None
 
@@ -73,32 +87,25 @@ def refuse_taken_port(settings: Settings) -> None:
         bind(settings.host, settings.port).close()
 
 
-def _node_url(url: str) -> str:
-    """Return the base URL without a trailing slash. Raises SettingsError."""
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        valid = False
-    if not valid:
-        raise SettingsError(f"--node: expected a URL such as http://10.0.0.1:9001, got {url!r}")
-    return url.rstrip("/")
-
-
 async def _serve(
     settings: Settings,
     nodes: Mapping[str, str],
     declared: Mapping[NodeId, LayerRange],
+    registry_url: str | None,
     as_json: bool,
 ) -> None:
     telemetry = gateway_telemetry(settings)
     with stop_on_signals() as stop:
         source = await asyncio.to_thread(resolve_model, settings.model, settings)
         text = await asyncio.to_thread(load_text, source)
-        async with composed(
-            settings, ModelId(source.name), text, nodes, telemetry.record, declared=declared
-        ) as composition:
-            if not (state := composition.readiness()).ready:
+        async with (
+            composed(
+                settings, ModelId(source.name), text, nodes, telemetry.record, declared=declared
+            ) as composition,
+            _mesh(settings, composition, source, telemetry.record, registry_url) as mesh,
+        ):
+            state = composition.readiness() if mesh is None else mesh.readiness()
+            if not state.ready:
                 print(f"waiting: {state.detail}", file=sys.stderr)
             await serve_api(
                 settings,
@@ -106,7 +113,21 @@ async def _serve(
                 telemetry,
                 stop,
                 lambda url: print_ready("gateway", url, os.getpid(), as_json=as_json),
+                mesh,
             )
+
+
+def _mesh(
+    settings: Settings,
+    composition: Composition,
+    source: LocalModel,
+    record: Record,
+    registry_url: str | None,
+) -> AbstractAsyncContextManager[MeshGateway | None]:
+    """Return the part that the gateway takes in a mesh; None: it may keep no registry."""
+    if registry_url is None and not keeps_registry(settings):
+        return nullcontext()
+    return mesh_gateway(settings, composition, source, record, registry_url=registry_url)
 
 
 def gateway_telemetry(settings: Settings) -> Telemetry:
@@ -135,13 +156,14 @@ async def serve_api(
     telemetry: Telemetry,
     stop: asyncio.Event,
     started: Callable[[str], None],
+    mesh: MeshGateway | None = None,
 ) -> None:
     """Answer the API until `stop` is set; running answers get a moment to end."""
     gateway_settings = GatewaySettings(
         api_keys=tuple(key.get_secret_value() for key in settings.api_keys),
         deadline_s=settings.request_timeout_seconds,
     )
-    app = api_app(composition, gateway_settings, telemetry)
+    app = api_app(composition, gateway_settings, telemetry, mesh)
 
     def tell(url: str) -> None:
         telemetry.record(ProcessReady("gateway", url, os.getpid()))
@@ -155,24 +177,32 @@ async def serve_api(
                 )
             )
             await stop.wait()
+            if mesh is not None:
+                mesh.close()
             serving.cancel()
 
 
-def api_app(composition: Composition, settings: GatewaySettings, telemetry: Telemetry) -> FastAPI:
-    """Return the gateway's application, with `/mesh` beside it."""
+def api_app(
+    composition: Composition,
+    settings: GatewaySettings,
+    telemetry: Telemetry,
+    mesh: MeshGateway | None,
+) -> ASGIApp:
+    """Return the gateway's application, with `/mesh` and the registry beside it."""
+    readiness = composition.readiness if mesh is None else mesh.readiness
     app = gateway_app(
         composition.head,
         composition.text,
-        composition.readiness,
+        readiness,
         settings,
         fingerprint=composition.fingerprint,
         record=telemetry.record,
         metrics=Metrics(CONTENT_TYPE, telemetry.metrics.exposition),
     )
 
-    async def mesh(request: Request) -> Response:
+    async def described(request: Request) -> Response:
         await composition.directory.refresh()
-        state, told = composition.readiness(), telemetry.pace.told
+        state, told = readiness(), telemetry.pace.told
         return JSONResponse(
             {
                 "model": composition.model,
@@ -181,16 +211,17 @@ def api_app(composition: Composition, settings: GatewaySettings, telemetry: Tele
                 "nodes": as_json(reports(composition)),
                 "answers": None if told is None else asdict(told),
                 "measured": mesh_values(composition.measured()),
+                **({} if mesh is None else await mesh.report()),
             }
         )
 
-    app.add_api_route("/mesh", mesh, methods=["GET"], include_in_schema=False)
-    return app
+    app.add_api_route("/mesh", described, methods=["GET"], include_in_schema=False)
+    return app if mesh is None else mesh.mounted(app)
 
 
 def reports(composition: Composition) -> list[NodeReport]:
     """Return what the directory knows now, in the order the nodes were given."""
     return [
-        report_of(composition.names[node.node], str(node.node), node, composition.model)
+        report_of(composition.name_of(node.node), str(node.node), node, composition.model)
         for node in composition.directory.snapshot()
     ]

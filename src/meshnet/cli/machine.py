@@ -1,4 +1,4 @@
-"""Which machine this is and what it has to offer: cores and free memory."""
+"""Which machine this is, where others reach it, and what it has to offer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import hashlib
 import ipaddress
 import os
 import platform
+import socket
 import uuid
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -71,3 +73,13 @@ def machine_id() -> str:
 
 def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8, person=b"meshnet machine").hexdigest()
+
+
+def address_towards(url: str) -> str:
+    """Return this machine's address on the way to `url`; nothing is sent. Raises OSError."""
+    parts = urlsplit(url)
+    found = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)
+    family, kind, protocol, _, address = found[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])

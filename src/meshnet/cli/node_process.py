@@ -3,71 +3,49 @@
     listening ──▶ loading (health 200, ready 503) ──▶ ready ──SIGTERM, SIGINT──▶ stopped
                      └── ModelError: told, exit 1
 
+A node that joined a mesh without layers of its own loads what it is told there, and again when it
+is told otherwise (obeying.py).
+
 Invariants
     * a shard is announced only once it is loaded and has tested itself;
-    * torch is imported, loads and computes on the one compute thread, whose first job is to set
-      its own thread count (torch keeps that number per thread);
-    * beyond loopback there is no node without a mesh token.
+    * beyond loopback there is no node without a mesh token;
+    * a node leaves its mesh before it stops to serve.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
+from meshnet.cli.joining import Joining, MeshPlace, advertised, joined
 from meshnet.cli.machine import cores, free_device_bytes, is_loopback
-from meshnet.cli.models import format_of, resolve_model
+from meshnet.cli.obeying import Obedience
 from meshnet.cli.options import print_ready
 from meshnet.cli.serving import run_loop, stop_on_signals, url_of
-from meshnet.cli.settings import Settings, SettingsError, told
+from meshnet.cli.settings import Settings, SettingsError
+from meshnet.cli.shard_loading import ShardChoice, ShardLoader, Through
 from meshnet.core.protocol.limits import Limits
-from meshnet.core.vocabulary import LayerRange, MeshnetError, ModelId, NodeId
+from meshnet.core.vocabulary import LayerRange, MemberState, ModelId, NodeId
+from meshnet.engine.heap import give_back
 from meshnet.mesh.grouped import unwrapped
 from meshnet.mesh.parent import end_with_parent
 from meshnet.node.compute import ComputeThread
 from meshnet.node.service import NodeService
 from meshnet.node.shards import NodeLimits
-from meshnet.telemetry.events import ProcessReady, ShardDegraded, ShardFailed, ShardLoaded
+from meshnet.telemetry.events import ProcessReady
 from meshnet.telemetry.sink import Telemetry
 from meshnet.wire.http_server import node_app
 from meshnet.wire.serving import bind, serve_socket
 from meshnet.wire.stream_peers import Peers
 
-if TYPE_CHECKING:
-    from meshnet.engine.shard import TorchModelShard
+__all__ = ["Joining", "ShardChoice", "run_node"]
 
 STOP_DEADLINE_S = 3.0
-Through = Callable[[Any], Any]
-"""Stands between a shard and those who run it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShardChoice:
-    """Layers of a model that a node is to hold; `model` as the user wrote it."""
-
-    model: str
-    layers: LayerRange
-
-    @classmethod
-    def of(cls, model: str, layers: str) -> ShardChoice:
-        try:
-            return cls(model, LayerRange.parse(layers))
-        except ValueError as error:
-            raise SettingsError(f"--layers: {told(error)}") from None
-
-    @classmethod
-    def parse(cls, text: str) -> ShardChoice:
-        """Read `MODEL:A-B`. Raises SettingsError."""
-        model, colon, layers = text.rpartition(":")
-        if not colon or not model:
-            raise SettingsError(f"--shard: expected MODEL:A-B, got {text!r}")
-        return cls.of(model, layers)
 
 
 def run_node(
@@ -77,6 +55,7 @@ def run_node(
     port: int,
     as_json: bool,
     end_with_stdin: bool,
+    joining: Joining | None = None,
     through: Through = lambda shard: shard,
 ) -> None:
     """Serve until asked to stop. Raises MeshnetError for what cannot be served.
@@ -95,7 +74,7 @@ def run_node(
         )
     if end_with_stdin:
         end_with_parent()
-    run_loop(lambda: _Node(settings, shards, port, as_json, through).run())
+    run_loop(lambda: _Node(settings, shards, port, as_json, joining, through).run())
 
 
 class _Node:
@@ -107,10 +86,13 @@ class _Node:
         shards: Sequence[ShardChoice],
         port: int,
         as_json: bool,
+        joining: Joining | None,
         through: Through,
     ) -> None:
         self._settings, self._shards = settings, shards
-        self._as_json, self._through = as_json, through
+        self._as_json, self._joining, self._through = as_json, joining, through
+        wanted = settings.measure
+        self._measures = joining is not None if wanted is None else wanted
         self._listener = bind(settings.host, port)
         self._url = url_of(self._listener)
         secret = settings.mesh_token
@@ -121,8 +103,17 @@ class _Node:
             level=settings.log_level,
             role="node",
         )
-        self._compute = ComputeThread(name="compute", on_rest=_give_back)
-        self._service: NodeService[Any] = NodeService(
+        self._compute = ComputeThread(name="compute", on_rest=give_back)
+        self._service = self._new_service()
+        self._service.ready = False
+        self._loader = ShardLoader(
+            settings, self._service, self._compute, self._telemetry.record, through
+        )
+        self._peers = {NodeId(url): url for url in settings.peers}
+
+    def _new_service(self) -> NodeService[Any]:
+        settings = self._settings
+        return NodeService(
             node=NodeId(self._url),
             pid=os.getpid(),
             shards=(),
@@ -139,8 +130,6 @@ class _Node:
             record=self._telemetry.record,
             device=settings.device,
         )
-        self._service.ready = False
-        self._loaded: set[ShardChoice] = set()
 
     async def run(self) -> None:
         app = node_app(
@@ -148,108 +137,100 @@ class _Node:
             limits=Limits(),
             token=self._token,
             metrics=self._telemetry.metrics.exposition,
-            peers=Peers.of(self._settings.peers, self._token),
+            peers=Peers(self._peers, self._token),
         )
         try:
             with unwrapped(), stop_on_signals() as stop:
-                async with asyncio.TaskGroup() as group:
-                    serving = group.create_task(
+                async with asyncio.TaskGroup() as serving:
+                    server = serving.create_task(
                         serve_socket(app, self._listener, token=self._token)
                     )
-                    loading = group.create_task(self._load())
-                    await stop.wait()
-                    self._service.ready = False
-                    serving.cancel()
-                    loading.cancel()
+                    await self._work(stop)
+                    server.cancel()
         finally:
             self._compute.close(STOP_DEADLINE_S)
 
-    async def _load(self) -> None:
-        threads = self._settings.threads or cores()
-        await self._compute.run(lambda: _set_threads(threads))
-        if self._settings.measure:
-            await self._measure(threads)
-        for choice in self._shards:
-            await self._load_one(choice)
-        # Half a million objects of libraries stay for good: no collection may visit them again,
-        # neither between two tokens nor, for seconds, at the end of the process.
-        gc.freeze()
-        _give_back()
-        self._service.ready = True
-        self._telemetry.record(ProcessReady("node", self._url, os.getpid()))
-        print_ready("node", self._url, os.getpid(), as_json=self._as_json)
-        if self._settings.measure:
-            await self._keep_links()
+    async def _work(self, stop: asyncio.Event) -> None:
+        """Load and take part in the mesh until `stop`, and leave it."""
+        async with self._placed() as place, asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._load(place))]
+            if place is not None:
+                tasks.append(group.create_task(place.run()))
+            await stop.wait()
+            self._service.ready = False
+            for task in tasks:
+                task.cancel()
 
-    async def _measure(self, threads: int) -> None:
+    @asynccontextmanager
+    async def _placed(self) -> AsyncIterator[MeshPlace | None]:
+        if self._joining is None:
+            yield None
+            return
+        node = advertised(self._joining, self._settings, self._listener)
+        async with joined(
+            self._settings,
+            self._joining,
+            node,
+            self._peers,
+            self._telemetry.record,
+            assigned=not self._shards,
+        ) as place:
+            yield place
+
+    async def _load(self, place: MeshPlace | None) -> None:
+        await self._loader.prepare()
+        if self._measures:
+            await self._measure()
+        if place is not None:
+            place.enter(self._service.capacity)
+            if not self._shards:
+                await self._obey(place)
+                return
+        models = [await self._loader.load(choice) for choice in self._shards]
+        self._service.ready = True
+        if place is not None:
+            place.announce(MemberState.READY, self._service.describe(), self._first(models))
+        self._tell()
+        await self._keep_links()
+
+    async def _obey(self, place: MeshPlace) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_links())
+            obedience = Obedience(self._settings, place, self._service, self._loader)
+            group.create_task(obedience.run(self._tell))
+
+    async def _measure(self) -> None:
         from meshnet.cli.measured import measured_capacity  # a client of nodes: few need one
 
-        model = self._shards[0].model if self._shards else self._settings.model
         self._service.capacity = await measured_capacity(
-            self._settings, self._compute, threads=threads, model=model, through=self._through
+            self._settings,
+            self._compute,
+            threads=self._settings.threads or cores(),
+            model=self._likely_model(),
+            through=self._through,
         )
+
+    def _likely_model(self) -> str | None:
+        """Return what this node will serve; None: its mesh has not said so yet."""
+        if self._shards:
+            return self._shards[0].model
+        return self._settings.model if self._joining is None else None
 
     async def _keep_links(self) -> None:
+        """Measure the ways to this node's peers until cancelled, if it measured itself."""
+        if not self._measures:
+            return
         from meshnet.cli.measured import keep_links
 
-        others = {NodeId(url): url for url in self._settings.peers if url != self._url}
-        await keep_links(self._service, lambda: others, self._token)
+        def others() -> dict[NodeId, str]:
+            return {node: url for node, url in self._peers.items() if url != self._url}
 
-    async def _load_one(self, choice: ShardChoice) -> None:
-        started = time.monotonic()
-        try:
-            shard = await self._compute.run(lambda: self._load_shard(choice))
-        except MeshnetError as error:
-            self._telemetry.record(ShardFailed(choice.model, str(choice.layers), str(error)))
-            raise
-        try:
-            self._service.add(self._through(shard))
-        except ValueError as error:
-            raise SettingsError(f"--shard: {error}") from None
-        shard.kv_sessions = self._service.kv_sessions(shard.description.model)
-        self._loaded.add(choice)
-        told = shard.description
-        self._telemetry.record(
-            ShardLoaded(
-                model=told.model,
-                layers=str(told.layers),
-                kv_cache=told.capabilities.kv_cache,
-                multi_token=told.capabilities.multi_token,
-                weight_bytes=told.weight_bytes,
-                bytes_read=told.bytes_read,
-                load_s=time.monotonic() - started,
-            )
-        )
+        await keep_links(self._service, others, self._token)
 
-    def _load_shard(self, choice: ShardChoice) -> TorchModelShard:
-        from meshnet.engine.loading import load_shard
+    def _first(self, models: Sequence[ModelId]) -> tuple[ModelId, LayerRange] | None:
+        """Return what a mesh of one model counts with; gateways ask a node for all it holds."""
+        return (models[0], self._shards[0].layers) if models else None
 
-        source = resolve_model(choice.model, self._settings)
-
-        def report(note: str) -> None:
-            # Before it is loaded a shard tells what its self-test found; later, only that a
-            # prefill left its cache empty.
-            later = choice in self._loaded
-            self._telemetry.record(ShardDegraded(source.name, str(choice.layers), note, later))
-
-        return load_shard(
-            source.path,
-            choice.layers,
-            model=ModelId(source.name),
-            weights=format_of(self._settings.weights),
-            device=self._settings.device,
-            fast_prefill=self._settings.fast_prefill,
-            report=report,
-        )
-
-
-def _give_back() -> None:
-    from meshnet.engine.heap import give_back
-
-    give_back()
-
-
-def _set_threads(threads: int) -> None:
-    import torch
-
-    torch.set_num_threads(threads)
+    def _tell(self) -> None:
+        self._telemetry.record(ProcessReady("node", self._url, os.getpid()))
+        print_ready("node", self._url, os.getpid(), as_json=self._as_json)

@@ -77,6 +77,25 @@ Peer = Annotated[
     list[str] | None,
     typer.Option("--peer", metavar="URL", help="A node to hand steps on to. Repeatable."),
 ]
+Join = Annotated[
+    str | None,
+    typer.Option("--join", metavar="URL", help="A gateway whose mesh this node joins."),
+]
+Advertise = Annotated[
+    str | None,
+    typer.Option("--advertise", metavar="URL", help="Where others reach this node."),
+]
+Layers = Annotated[
+    str | None,
+    typer.Option("--layers", "-l", metavar="A-B", help="Half-open: 0-10 is layers 0 to 9."),
+]
+Shards = Annotated[
+    list[str] | None,
+    typer.Option("--shard", metavar="M:A-B", help="A model and its layers. Repeatable."),
+]
+NodePort = Annotated[
+    int, typer.Option("--port", "-p", min=0, max=65535, help="0 chooses a free one.")
+]
 Split = Annotated[
     str | None,
     typer.Option(

@@ -19,8 +19,9 @@ from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
-from platformdirs import user_cache_path, user_config_path
+from platformdirs import user_cache_path, user_config_path, user_state_path
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
@@ -30,7 +31,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from meshnet.core.vocabulary import DRAFTS_MAX, BadField, MeshnetError
+from meshnet.core.vocabulary import DRAFTS_MAX, MEMBERS_MAX, BadField, MeshnetError
 from meshnet.telemetry.sink import LogFormat, LogLevel
 
 CONFIG_NAME = "meshnet.toml"
@@ -84,6 +85,10 @@ class Settings(BaseSettings):
         default_factory=lambda: user_cache_path("meshnet"),
         description="Converted models and logs of child processes",
     )
+    state_dir: Path = Field(
+        default_factory=lambda: user_state_path("meshnet"),
+        description="What a gateway remembers of its mesh, by its port",
+    )
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="Port of the gateway; 0 chooses a free one")
     threads: int | None = Field(
@@ -99,9 +104,8 @@ class Settings(BaseSettings):
         le=BYTES_MAX,
         description="Bytes of KV cache, per node (default: half of the free memory)",
     )
-    measure: bool = Field(
-        False,
-        description="Measure this node when it starts, in seconds; one that joins always does",
+    measure: bool | None = Field(
+        None, description="Measure this node when it starts, in seconds (default: if it joins)"
     )
     max_loaded_shards: int = Field(4, ge=1, le=64, description="Shards one node may hold")
     mesh_token: SecretStr | None = Field(
@@ -118,6 +122,24 @@ class Settings(BaseSettings):
         pattern="^(auto|chain|star)$",
         description="`auto`: nodes hand steps on to each other where they can; `chain`: no other "
         "way will do; `star`: never",
+    )
+    lease_seconds: float = Field(
+        10.0,
+        ge=1,
+        le=3600,
+        description="A joined node that is not heard of for so long has left",
+    )
+    settle_seconds: float = Field(
+        5.0,
+        ge=0,
+        le=600,
+        description="How long a gateway waits for more nodes before it assigns layers",
+    )
+    nodes_min: int = Field(
+        1,
+        ge=1,
+        le=MEMBERS_MAX,
+        description="Nodes that a gateway waits for before it assigns layers the first time",
     )
     peers: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="URLs of the nodes that a node may hand steps on to, comma-separated"
@@ -264,6 +286,18 @@ def _expected(detail: Any) -> str:
     return re.sub(r"^(Input|String) should (be|have)", "expected", text)
 
 
+def base_url(url: str, flag: str) -> str:
+    """Return the URL of a node or gateway without a trailing slash. Raises SettingsError."""
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise SettingsError(f"{flag}: expected a URL such as http://10.0.0.1:9001, got {url!r}")
+    return url.rstrip("/")
+
+
 def settings_table() -> str:
     """Return the settings as the Markdown table of docs/operations.md."""
     rows = ["| TOML key | environment | default | meaning |", "| --- | --- | --- | --- |"]
@@ -271,7 +305,7 @@ def settings_table() -> str:
         default = field.default
         shown: object = default.value if isinstance(default, Enum) else default
         if field.default_factory is not None:
-            shown = "the user's cache directory"
+            shown = f"the user's {name.removesuffix('_dir')} directory"
         elif default is None or default == ():
             shown = "none" if "default:" not in (field.description or "") else "computed"
         rows.append(

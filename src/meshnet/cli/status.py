@@ -9,7 +9,8 @@ from rich.console import Console
 
 from meshnet.cli.api_client import ApiClient, ApiError
 from meshnet.cli.options import print_json
-from meshnet.cli.report import from_json, print_table
+from meshnet.cli.report import from_json, print_table, show_table
+from meshnet.cli.report_members import members_table
 from meshnet.cli.settings import Settings
 
 
@@ -23,13 +24,15 @@ def show_status(settings: Settings, url: str, *, as_json: bool) -> None:
         return
     try:
         nodes, model, ready = from_json(mesh["nodes"]), mesh["model"], mesh["ready"]
-        detail = mesh["detail"]
+        detail, members = mesh["detail"], members_table(mesh.get("members", ()))
     except (KeyError, TypeError, ValueError):
         raise _unread(url) from None
     console = Console()
     state = "[green]ready[/green]" if ready else f"[red]not ready[/red]: {detail}"
     console.print(f"{model} at {url}: {state}", highlight=False)
     print_table(console, nodes, urls=True)
+    if members.row_count:
+        show_table(console, members)
     if answers := mesh.get("answers"):
         console.print(_pace(answers, url), highlight=False)
 

@@ -1,0 +1,225 @@
+"""A node's place in a mesh: where it announces itself, whom it knows there, what it is told.
+
+    lease ◀── announce(state, layers) ── node process ◀── newer_than(epoch) ── assignments
+    peers ◀── members that can come behind it in a route
+
+Invariants
+    * the peers of a node are those of its settings and members of the mesh, nobody else;
+    * an assignment is told once, and only if its epoch is higher than the last one's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+from meshnet.cli.machine import (
+    address_towards,
+    cores,
+    free_device_bytes,
+    machine_id,
+    url_here,
+)
+from meshnet.cli.settings import Settings, SettingsError, base_url
+from meshnet.core.protocol.members import decode_assignments, node_url
+from meshnet.core.vocabulary import (
+    WIRE_VERSION,
+    Assignment,
+    BadField,
+    Capacity,
+    LayerRange,
+    Member,
+    MemberState,
+    ModelId,
+    NodeDescription,
+    NodeId,
+)
+from meshnet.mesh.placing import ASSIGNMENTS
+from meshnet.mesh.registry.following import Following, View
+from meshnet.mesh.registry.http_client import HttpExchange, HttpRegistry
+from meshnet.mesh.registry.lease import Lease
+from meshnet.mesh.registry.ports import RegistryLost, RegistryRefused
+from meshnet.telemetry.events import Record
+
+RETRY_S = 1.0
+RESYNC_S = 20.0
+WILDCARDS = ("0.0.0.0", "::")
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """Whom a node asks to be let in, and the URL at which others reach it (None: found out)."""
+
+    registry: str
+    advertise: str | None = None
+
+    @classmethod
+    def of(cls, join: str | None, advertise: str | None) -> Joining | None:
+        """Read `--join` and `--advertise`; None: the node joins nobody. Raises SettingsError."""
+        if join is not None:
+            return cls(base_url(join, "--join"), advertise)
+        if advertise is not None:
+            raise SettingsError("--advertise: expected --join too")
+        return None
+
+
+def advertised(joining: Joining, settings: Settings, listener: socket.socket) -> NodeId:
+    """Return the id of a node that listens there. Raises SettingsError."""
+    host, port = listener.getsockname()[:2]
+    if joining.advertise is None and host in WILDCARDS:
+        try:
+            host = address_towards(joining.registry)
+        except OSError as error:
+            raise SettingsError(
+                f"--join {joining.registry}: {error}. Say by --advertise how others reach this node"
+            ) from None
+    try:
+        return node_url(joining.advertise or url_here(host, port), "--advertise")
+    except BadField as error:
+        raise SettingsError(str(error)) from None
+
+
+class MeshPlace:
+    """Lasts as long as `joined` is entered."""
+
+    def __init__(
+        self, registry: HttpRegistry, lease: Lease, peers: dict[NodeId, str], record: Record
+    ) -> None:
+        """`peers` is kept up to date; who is in it now stays in it."""
+        self._registry, self._lease = registry, lease
+        self._peers, self._given = peers, frozenset(peers)
+        self._members: list[Member] = []
+        self._read = asyncio.Event()
+        self._assignment: Assignment | None = None
+        self._told = asyncio.Event()
+        self._entered = asyncio.Event()
+        self._following = Following(
+            registry,
+            self._seen,
+            resync_s=RESYNC_S,
+            jitter=secrets.SystemRandom().random,
+            record=record,
+        )
+
+    @property
+    def member(self) -> Member:
+        return self._lease.member
+
+    def enter(self, measured: Capacity | None) -> None:
+        """Join now, with what the node has measured of itself, if it has."""
+        if measured is not None:
+            self._lease.update(replace(self.member, capacity=measured))
+        self._entered.set()
+
+    def announce(
+        self,
+        state: MemberState,
+        described: NodeDescription,
+        held: tuple[ModelId, LayerRange] | None,
+        *,
+        epoch: int = 0,
+        failure: str = "",
+    ) -> None:
+        """Tell the mesh what this node is now; `held` is what it holds or loads."""
+        model, layers = held or (None, None)
+        self._lease.update(
+            replace(
+                self.member,
+                state=state,
+                description=_digest(described),
+                model=model,
+                layers=layers,
+                epoch=epoch,
+                failure=failure[:500],
+            )
+        )
+        self._choose_peers()
+
+    async def newer_than(self, epoch: int) -> Assignment:
+        """Return what this node is told, as soon as that is later than `epoch`."""
+        while self._assignment is None or self._assignment.epoch <= epoch:
+            self._told.clear()
+            await self._told.wait()
+        return self._assignment
+
+    async def run(self) -> None:
+        """Once entered, renew, follow and read until cancelled.
+
+        Raises RegistryRefused at the first answer.
+        """
+        await self._entered.wait()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._lease.keep())
+            group.create_task(self._following.run())
+            group.create_task(self._read_assignments())
+
+    def _seen(self, view: View) -> None:
+        self._members = sorted(view.members.values(), key=lambda member: member.node)
+        self._choose_peers()
+        if view.may_have_written(ASSIGNMENTS):
+            self._read.set()
+
+    def _choose_peers(self) -> None:
+        own = self.member
+        wanted = {
+            member.node
+            for member in self._members
+            if member.node != own.node and own.may_hand_on_to(member)
+        }
+        for gone in self._peers.keys() - wanted - self._given:
+            del self._peers[gone]
+        self._peers.update({node: node for node in sorted(wanted)})
+
+    async def _read_assignments(self) -> None:
+        while True:
+            await self._read.wait()
+            self._read.clear()
+            try:
+                value = await self._registry.get(ASSIGNMENTS)
+                if value is not None:
+                    self._assignment = decode_assignments(value.value).of(self.member.node)
+                    self._told.set()
+            except (RegistryLost, RegistryRefused, BadField):
+                await asyncio.sleep(RETRY_S)
+                self._read.set()
+
+
+@asynccontextmanager
+async def joined(
+    settings: Settings, joining: Joining, node: NodeId, peers: dict[NodeId, str], record: Record,
+    *, assigned: bool,
+) -> AsyncIterator[MeshPlace]:  # fmt: skip
+    """Be a member until the block is left; `run` the place meanwhile. Then the member leaves."""
+    token = settings.mesh_token
+    capacity = Capacity(
+        machine_id(), free_device_bytes(settings.device), settings.threads or cores(), cores()
+    )
+    async with HttpExchange(
+        joining.registry, token=None if token is None else token.get_secret_value()
+    ) as exchange:
+        registry = HttpRegistry(exchange)
+        member = Member(node, WIRE_VERSION, MemberState.JOINING, capacity, assigned=assigned)
+        lease = Lease(
+            registry,
+            member,
+            ttl_s=settings.lease_seconds,
+            clock=time.monotonic,
+            jitter=secrets.SystemRandom().random,
+            record=record,
+        )
+        try:
+            yield MeshPlace(registry, lease, peers, record)
+        finally:
+            await lease.leave()
+
+
+def _digest(described: NodeDescription) -> str:
+    """Sum up what a gateway should ask again for, once it is different."""
+    said = repr((described.ready, described.pid, described.shards))
+    return hashlib.blake2b(said.encode(), digest_size=8).hexdigest()

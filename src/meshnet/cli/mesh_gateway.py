@@ -1,0 +1,269 @@
+"""A gateway's part in the mesh: it keeps the registry, or asks another gateway's; it follows its
+members, and where it keeps them it tells them what to hold.
+
+    registry ──members──▶ Directory ──▶ routes
+        ▲ └──────────────▶ Placer ──assignments──┐
+        └────────────────────────────────────────┘
+
+Invariants
+    * no registry is kept beyond loopback without a mesh token;
+    * only who keeps a registry places: two would undo each other's work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from meshnet.cli.composition import Composition
+from meshnet.cli.machine import is_loopback
+from meshnet.cli.mesh_mount import MeshMount
+from meshnet.cli.settings import Settings, Weights
+from meshnet.core.routing.placement import ModelSize, place
+from meshnet.core.vocabulary import (
+    Assignments,
+    Capacity,
+    LayerRange,
+    Member,
+    MemberState,
+    NodeId,
+)
+from meshnet.engine.models.depth import depth
+from meshnet.engine.models.pull import LocalModel
+from meshnet.gateway.ports import Readiness
+from meshnet.mesh.grouped import unwrapped
+from meshnet.mesh.placing import Decision, Placer
+from meshnet.mesh.registry.following import Following, View
+from meshnet.mesh.registry.http_client import HttpExchange, HttpRegistry
+from meshnet.mesh.registry.http_server import registry_app
+from meshnet.mesh.registry.ports import Registry, RegistryLost, RegistryRefused
+from meshnet.mesh.registry.sqlite import SqliteRegistry
+from meshnet.telemetry.events import MemberSeen, Record
+
+SNAPSHOT_S = 2.0
+BORN_BITS = 48
+"""Of the revision at which a registry begins: nobody who saw another history is inside it."""
+BYTES_OF_INT8 = 1.1
+"""A weight with its part of the scales."""
+
+
+def keeps_registry(settings: Settings) -> bool:
+    """Whether a gateway with these settings may keep a registry: strangers must not reach it."""
+    return is_loopback(settings.host) or settings.mesh_token is not None
+
+
+class MeshGateway:
+    """What one gateway knows of its mesh."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        composition: Composition,
+        registry: Registry,
+        record: Record,
+        placer: Placer | None,
+        kept: SqliteRegistry | None,
+    ) -> None:
+        """`kept` is the registry, if it is kept here, and then `placer` tells what to hold."""
+        secret = settings.mesh_token
+        self._kept, self._token = kept, None if secret is None else secret.get_secret_value()
+        self._composition, self._registry, self._placer = composition, registry, placer
+        self._record = record
+        self._members: Mapping[NodeId, Member] = {}
+        self._following = Following(
+            registry,
+            self._seen,
+            resync_s=2 * settings.lease_seconds,
+            jitter=secrets.SystemRandom().random,
+            record=record,
+        )
+
+    def mounted(self, api: ASGIApp) -> ASGIApp:
+        """Return the API with the registry beside it, if it is kept here."""
+        if self._kept is None:
+            return api
+        registry = registry_app(self._kept, token=self._token)
+        return MeshMount(api, registry, locked=self._token is not None)
+
+    def close(self) -> None:
+        """Let go of everybody who waits for news, so that the server can end."""
+        if self._kept is not None:
+            self._kept.close()
+
+    def readiness(self) -> Readiness:
+        """Say whether every layer is served, and what the mesh is waiting for if not."""
+        state = self._composition.readiness()
+        if state.ready or (self._composition.names and not self._members):
+            return state
+        return Readiness(False, f"{state.detail}; {self._detail()}")
+
+    async def report(self) -> dict[str, Any]:
+        """Return the members, states and leases as `GET /mesh` shows them."""
+        left_s: dict[NodeId, float] = {}
+        trouble = self._following.trouble
+        try:
+            async with asyncio.timeout(SNAPSHOT_S):
+                snapshot = await self._registry.snapshot()
+            left_s = {node: leased.left_s for node, leased in snapshot.members.items()}
+        except (RegistryLost, RegistryRefused, TimeoutError) as error:
+            trouble = str(error) or f"no answer within {SNAPSHOT_S:g} s"
+        reached = {described.node for described in self._composition.directory.snapshot()}
+        return {
+            "registry": {"here": self._kept is not None, "trouble": trouble},
+            "missing": "" if self._placer is None else self._placer.reason,
+            "members": [
+                _values(member, left_s.get(node), reachable=node in reached)
+                for node, member in sorted(self._members.items())
+            ],
+        }
+
+    async def run(self) -> None:
+        """Follow and place until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._following.run())
+            if self._placer is not None:
+                group.create_task(self._placer.run())
+
+    def _seen(self, view: View) -> None:
+        for node, member in view.members.items():
+            if _told(member) != _told(self._members.get(node)):
+                self._record(MemberSeen(node, *_told(member)))
+        for node in self._members.keys() - view.members.keys():
+            self._record(MemberSeen(node, "left", ""))
+        if view.members != self._members:
+            self._members = view.members
+            self._composition.know(
+                {node: f"{each.state} {each.description}" for node, each in view.members.items()}
+            )
+        if self._placer is not None:
+            self._placer.seen(view)
+
+    def _detail(self) -> str:
+        if self._placer is not None and self._placer.reason:
+            return self._placer.reason
+        states = Counter(member.state.value for member in self._members.values())
+        said = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        return f"members: {said}" if said else "no node has joined"
+
+
+@asynccontextmanager
+async def mesh_gateway(
+    settings: Settings,
+    composition: Composition,
+    source: LocalModel,
+    record: Record,
+    *,
+    registry_url: str | None,
+) -> AsyncIterator[MeshGateway]:
+    """Take part in the mesh until the block is left. Raises MeshnetError."""
+    secret = settings.mesh_token
+    token = None if secret is None else secret.get_secret_value()
+    async with AsyncExitStack() as stack:
+        placer = kept = None
+        if registry_url is None:
+            kept = SqliteRegistry(
+                registry_path(settings), clock=time.monotonic, born=secrets.randbits(BORN_BITS)
+            )
+            stack.callback(kept.close)
+            registry: Registry = kept
+            placer = _placer(settings, composition, source, kept, record)
+        else:
+            exchange = HttpExchange(registry_url, token=token)
+            registry = HttpRegistry(await stack.enter_async_context(exchange))
+        mesh = MeshGateway(settings, composition, registry, record, placer, kept)
+        with unwrapped():
+            async with asyncio.TaskGroup() as group:
+                running = group.create_task(mesh.run())
+                try:
+                    yield mesh
+                finally:
+                    running.cancel()
+
+
+def registry_path(settings: Settings) -> Path | None:
+    """Return the registry's file. A port that was chosen by chance finds no node again: no file."""
+    return settings.state_dir / f"registry-{settings.port}.sqlite" if settings.port else None
+
+
+def _placer(
+    settings: Settings,
+    composition: Composition,
+    source: LocalModel,
+    registry: Registry,
+    record: Record,
+) -> Placer:
+    size = size_of(composition, source, settings.weights)
+
+    def decide(members: Collection[Member], present: Mapping[NodeId, LayerRange]) -> Decision:
+        if not present and len(members) < settings.nodes_min:
+            return {}, f"{len(members)} of the {settings.nodes_min} nodes to wait for have joined"
+        placement = place([*members, *_static(composition)], size, present)
+        return placement.ranges, placement.reason
+
+    return Placer(
+        registry,
+        Assignments(composition.model, settings.model, settings.weights.value),
+        decide,
+        settle_s=settings.settle_seconds,
+        clock=time.monotonic,
+        record=record,
+    )
+
+
+def size_of(composition: Composition, source: LocalModel, weights: Weights) -> ModelSize:
+    """Estimate a model by its files, which are taken to be in 16 bits. Raises ModelError."""
+    total, runs = depth(source.path)
+    stored = sum(file.stat().st_size for file in source.path.glob("*.safetensors"))
+    wide = {Weights.FP32: 4.0, Weights.BF16: 2.0, Weights.FP16: 2.0}.get(weights, BYTES_OF_INT8)
+    return ModelSize(composition.model, total, runs, round(stored / 2 * wide / total))
+
+
+def _static(composition: Composition) -> list[Member]:
+    """Return the nodes of the command line as members whose layers their operator chose."""
+    return [
+        Member(
+            node=described.node,
+            wire=described.wire,
+            state=MemberState.READY,
+            capacity=Capacity("", 0, 1),
+            model=shard.model,
+            layers=shard.layers,
+        )
+        for described in composition.directory.snapshot()
+        if described.node in composition.names and described.ready
+        for shard in described.shards
+        if shard.model == composition.model
+    ]
+
+
+def _told(member: Member | None) -> tuple[str, str, str]:
+    """Return what of a member is worth a line in the log."""
+    if member is None:
+        return "", "", ""
+    layers = "" if member.layers is None else str(member.layers)
+    return member.state.value, layers, member.failure
+
+
+def _values(member: Member, left_s: float | None, *, reachable: bool) -> dict[str, Any]:
+    state = member.state.value
+    return {
+        "node": member.node,
+        "state": state if reachable else "unreachable",
+        "model": member.model,
+        "layers": None if member.layers is None else str(member.layers),
+        "assigned": member.assigned,
+        "epoch": member.epoch,
+        "lease_left_s": None if left_s is None else round(left_s, 3),
+        "failure": member.failure,
+        "machine": member.capacity.machine,
+        "memory_bytes": member.capacity.memory_bytes,
+        "threads": member.capacity.threads,
+    }

@@ -1,0 +1,105 @@
+"""Meshes whose nodes join by themselves, as real processes."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from tests.cluster.api import body_of
+from tests.processes import MeshnetProcess
+
+MESH_TOKEN = "between us"
+
+
+class JoiningMesh:
+    """One gateway at a fixed address and whoever joins it; all end with the block."""
+
+    def __init__(self, model: Path, directory: Path, nodes_min: int, lease_s: int) -> None:
+        self._model, self._directory = model, directory
+        self._nodes_min, self._lease_s = nodes_min, lease_s
+        self._processes: list[MeshnetProcess] = []
+        self.url = f"http://127.0.0.1:{free_port()}"
+
+    def serve(self) -> MeshnetProcess:
+        """Start the gateway, or start it again on what it left behind."""
+        port = self.url.rpartition(":")[2]
+        return self._started("serve", "--port", port)
+
+    def serve_beside(self) -> MeshnetProcess:
+        """Start another gateway over the same nodes."""
+        return self._started("serve", "--port", "0", "--registry", self.url)
+
+    def node(self, port: int = 0, *more: str, token: str = MESH_TOKEN) -> MeshnetProcess:
+        """Let a node join; it is not waited for."""
+        process = MeshnetProcess(
+            ["node", "--join", self.url, "--port", str(port), "--json-ready", *more],
+            self._environment() | {"MESHNET_MESH_TOKEN": token},
+        )
+        self._processes.append(process)
+        return process
+
+    def seen(self, url: str | None = None) -> dict[str, Any]:
+        response = httpx2.get(f"{url or self.url}/mesh", timeout=30)
+        assert response.status_code == 200, response.text
+        mesh: dict[str, Any] = response.json()
+        return mesh
+
+    def ready(self, url: str | None = None) -> bool:
+        try:
+            return httpx2.get(f"{url or self.url}/ready", timeout=30).status_code == 200
+        except httpx2.HTTPError:
+            return False
+
+    def answer(self, prompt: str, tokens: int, url: str | None = None) -> str:
+        response = httpx2.post(
+            f"{url or self.url}/v1/chat/completions", json=body_of(prompt, tokens), timeout=120
+        )
+        assert response.status_code == 200, response.text
+        return str(response.json()["choices"][0]["message"]["content"])
+
+    def members(self, url: str | None = None) -> dict[str, dict[str, Any]]:
+        """The members by their URLs."""
+        return {member["node"]: member for member in self.seen(url)["members"]}
+
+    def stop(self) -> None:
+        for process in reversed(self._processes):
+            process.stop()
+
+    def _started(self, *arguments: str) -> MeshnetProcess:
+        process = MeshnetProcess(
+            [*arguments, "--model", str(self._model), "--json-ready"], self._environment()
+        )
+        self._processes.append(process)
+        return process.wait_ready()
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "MESHNET_WEIGHTS": "fp32",
+            "MESHNET_MEASURE": "false",
+            "MESHNET_LEASE_SECONDS": str(self._lease_s),
+            "MESHNET_SETTLE_SECONDS": "1",
+            "MESHNET_NODES_MIN": str(self._nodes_min),
+            "MESHNET_STATE_DIR": str(self._directory / "state"),
+            "MESHNET_CACHE_DIR": str(self._directory / "cache"),
+            "MESHNET_MESH_TOKEN": MESH_TOKEN,
+        }
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        return int(held.getsockname()[1])
+
+
+@contextmanager
+def joining_mesh(
+    model: Path, directory: Path, *, nodes_min: int = 2, lease_s: int = 2
+) -> Iterator[JoiningMesh]:
+    mesh = JoiningMesh(model, directory, nodes_min, lease_s)
+    try:
+        yield mesh
+    finally:
+        mesh.stop()
