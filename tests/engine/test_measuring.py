@@ -14,6 +14,7 @@ from meshnet.core.vocabulary import (
     Activation,
     KVBytes,
     LayerRange,
+    ModelId,
     SamplingParams,
     ShardDescription,
     ShardStep,
@@ -28,6 +29,7 @@ from meshnet.engine.measuring import (
     measured_speed,
     tiny_shard,
 )
+from meshnet.engine.model_shape import config_shape
 from meshnet.engine.models.progress import NoProgress
 from meshnet.engine.runner import Passing
 
@@ -172,7 +174,7 @@ OF_A_LAYER = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128 + 2 * 64
     ("layers", "bytes_max", "expected"),
     [
         (10, 2**40, (1, 9)),
-        (10, 3 * OF_A_LAYER, (1, 4)),
+        (10, 3 * OF_A_LAYER + OF_A_LAYER // 2, (1, 4)),
         (10, 1, (1, 2)),
         (3, 2**40, (1, 2)),
         (2, 2**40, (1, 2)),
@@ -180,16 +182,21 @@ OF_A_LAYER = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128 + 2 * 64
     ],
 )
 def test_layers_are_tried_without_ends_and_within_the_memory(layers, bytes_max, expected):
-    assert layers_to_try(shaped(layers), bytes_max) == LayerRange(*expected)
+    config = shaped(layers)
+    shape = config_shape(config, WeightFormat.INT8, ModelId("m"))
+
+    assert layers_to_try(config, shape, bytes_max) == LayerRange(*expected)
 
 
-def test_layers_that_must_stay_together_are_tried_together_or_not_at_all():
-    """Gemma 3n: the last layers use the K/V of earlier ones."""
-    config = family_config("gemma3n")
+@pytest.mark.parametrize(
+    ("run", "expected"), [((5, 9), (1, 5)), ((1, 4), (1, 4)), ((0, 3), (0, 3)), ((0, 1), (1, 9))]
+)
+def test_layers_that_must_stay_together_are_tried_together_or_not_at_all(run, expected):
+    config = shaped(10)
+    shape = config_shape(config, WeightFormat.INT8, ModelId("m"))
+    shared = replace(shape, inseparable=(LayerRange(*run),))
 
-    held = layers_to_try(config, 2**40)
-
-    random_shard(config, held, weights=WeightFormat.INT8)  # would refuse to cut them
+    assert layers_to_try(config, shared, 2**40) == LayerRange(*expected)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gpt2", "qwen3_next", "gemma2"])

@@ -21,7 +21,7 @@ from meshnet.cli.machine import cores, free_device_bytes, machine_id
 from meshnet.cli.models import Bars, format_of, resolve_model
 from meshnet.cli.served_step import served_step_s
 from meshnet.cli.settings import Settings
-from meshnet.core.vocabulary import Capacity, Link, NodeId, Speed
+from meshnet.core.vocabulary import Capacity, Link, ModelError, NodeId, Speed
 from meshnet.node.compute import Compute
 from meshnet.node.service import NodeService
 from meshnet.wire.links import LinkBook
@@ -48,7 +48,8 @@ async def measured_capacity(
 
     Args:
         compute: where steps run, with `threads` set.
-        model: what it is likely to serve, as a user writes it; None: nobody knows.
+        model: what it is likely to serve, as a user writes it; None, or one whose size cannot be
+            told without its weights: a model of a common shape is taken for it.
         through: may slow its shards, to stand for another machine.
     """
     free_bytes = free_device_bytes(settings.device)
@@ -90,18 +91,29 @@ def _measured(
     )
 
     weights = format_of(settings.weights)
-    config = common_config() if model is None else read_config(resolve_model(model, settings).path)
     tiny = through(tiny_shard(weights, settings.device))
-    speed = measured_speed(
-        config,
-        weights,
-        fixed_costs(tiny, time.perf_counter),
-        device=settings.device,
-        bytes_max=free_bytes // MEMORY_PART,
-        clock=time.perf_counter,
-        progress=Bars(),
-        through=through,
-    )
+    fixed = fixed_costs(tiny, time.perf_counter)
+
+    def of(config: Any) -> Speed:
+        return measured_speed(
+            config,
+            weights,
+            fixed,
+            device=settings.device,
+            bytes_max=free_bytes // MEMORY_PART,
+            clock=time.perf_counter,
+            progress=Bars(),
+            through=through,
+        )
+
+    if model is None:
+        speed = of(common_config())
+    else:
+        config = read_config(resolve_model(model, settings).path)
+        try:
+            speed = of(config)
+        except ModelError:  # its size cannot be told without its weights
+            speed = of(common_config())
     give_back()
     return tiny, speed
 

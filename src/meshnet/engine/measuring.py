@@ -15,17 +15,20 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
+import torch
 from transformers import LlamaConfig
 
-from meshnet.core.vocabulary import LayerRange, Reading, Speed, WeightFormat
-from meshnet.engine.identity import inseparable_layers
+from meshnet.core.planning import LayerShape, ModelShape
+from meshnet.core.vocabulary import LayerRange, ModelId, Reading, Speed, WeightFormat
+from meshnet.engine.formats import format_for
 from meshnet.engine.loading import random_shard
+from meshnet.engine.model_shape import config_shape
 from meshnet.engine.models.progress import Progress
-from meshnet.engine.random_tensors import RandomTensors
 from meshnet.engine.shard_timer import ShardTimer, TimedShard
 
 HELD_BYTES_MAX = 256 * 2**20
@@ -104,21 +107,23 @@ def measured_speed(
         bytes_max: memory that their weights may take, unless one layer takes more.
         through: may slow what is timed, to stand for another machine.
     """
-    held = layers_to_try(config, min(bytes_max, HELD_BYTES_MAX))
-    trial = _Trial(through(random_shard(config, held, weights=weights, device=device)), clock)
+    shape = config_shape(config, weights or format_for(torch.device(device)), ModelId("trial"))
+    held = layers_to_try(config, shape, min(bytes_max, HELD_BYTES_MAX))
+    shard = through(random_shard(config, held, weights=shape.weights, device=device))
+    trial = _Trial(shard, shape, fixed, clock)
     counts = _counts(len(held))
     progress.start("Measuring this machine", len(counts) + 1)
     try:
         reading = []
         for count in counts:
-            reading.append(trial.reading(count, fixed))
+            reading.append(trial.reading(count))
             progress.advance(1)
         rates = trial.rates()
         progress.advance(1)
     finally:
         progress.done()
     return Speed(
-        weights=trial.weights,
+        weights=shape.weights,
         reading=tuple(reading),
         multiplies_per_s=rates.multiplies_per_s,
         attention_bytes_per_s=rates.attention_bytes_per_s or reading[-1].bytes_per_s,
@@ -140,48 +145,63 @@ class Rates:
 class _Trial:
     """What follows from the times of some layers of one shard."""
 
-    def __init__(self, shard: TimedShard, clock: Callable[[], float]) -> None:
-        self._timer, self._told = ShardTimer(shard, clock), shard.description
-        self._held = self._told.layers
-        self.weights = WeightFormat(self._told.weights)
+    def __init__(
+        self, shard: TimedShard, shape: ModelShape, fixed: FixedCosts, clock: Callable[[], float]
+    ) -> None:
+        self._timer, self._held = ShardTimer(shard, clock), shard.description.layers
+        self._rows = min(ROWS, shard.description.context_length // 8)
+        self._shape, self._fixed = shape, fixed
 
-    def reading(self, count: int, fixed: FixedCosts) -> Reading:
+    def reading(self, count: int) -> Reading:
+        """Through so many layers, one position after few others."""
         taken_s = self._timer.decode_s(_first(self._held, count), PAST)
-        fixed_s = fixed.step_s + count * fixed.layer_s
-        size = self._weight_bytes(count)
-        return Reading(size, size / _left(taken_s, fixed_s))
+        layers = self._layers(count)
+        rate = _sum(layer.read_bytes(1) for layer in layers) / _left(taken_s, self._fixed_s(count))
+        return Reading(sum(layer.weight_bytes for layer in layers), rate)
 
     def rates(self) -> Rates:
-        rows = min(ROWS, self._told.context_length // 8)
-        chunk_s, count = self._timer.chunk_s(_first(self._held, 1), rows), 1
+        rows, count = self._rows, 1
+        chunk_s = self._timer.chunk_s(_first(self._held, 1), rows)
         if chunk_s < LONG_S and len(self._held) > 1:
             count = min(LAYERS_MAX, len(self._held))
             chunk_s = self._timer.chunk_s(_first(self._held, count), rows)
         layers = _first(self._held, count)
         past = rows * max(1, min(LATE_CHUNKS_MAX - 3, int(FILL_S / max(chunk_s, TIME_LEAST_S))))
-        one_s = self._timer.decode_s(layers, PAST)
-        further_s = (rows - 1) * count * self._position_multiplies()
-        kv = self._told.kv_bytes
-        each = kv.per_token * count / len(self._held)
-        if each <= 0:
-            return Rates(further_s / _left(chunk_s, one_s), None, None)
-        late_s = self._timer.decode_s(layers, past)
+        one_s, late_s = self._timer.decode_s(layers, PAST), self._timer.decode_s(layers, past)
         late_chunk_s = self._timer.later_chunk_s(layers, past, rows)
+        grown = self._attended(count, past) - self._attended(count, PAST)
         # The middle one of the late chunks begins `rows` after `past`.
-        together = rows * (past + rows) * each / _left(late_chunk_s, chunk_s)
-        attended_s = rows * rows / 2 * each / together
+        early, late = rows / 2, past + rows + rows / 2
+        further = rows * (self._attended(count, late) - self._attended(count, early))
+        together = further / _left(late_chunk_s, chunk_s) if further > 0 else None
+        early_s = rows * self._attended(count, early) / together if together else 0.0
         return Rates(
-            multiplies_per_s=further_s / _left(chunk_s, one_s + attended_s),
-            attention_bytes_per_s=(past - PAST) * each / _left(late_s, one_s),
+            multiplies_per_s=self._multiplies(count)
+            / _left(chunk_s, self._read_s(count, one_s) + early_s),
+            attention_bytes_per_s=grown / _left(late_s, one_s) if grown > 0 else None,
             together_bytes_per_s=together,
         )
 
-    def _weight_bytes(self, count: int) -> int:
-        return self._told.weight_bytes * count // len(self._held)
+    def _multiplies(self, count: int) -> float:
+        """Of the rows behind the first."""
+        return (self._rows - 1) * _sum(layer.multiplies for layer in self._layers(count))
 
-    def _position_multiplies(self) -> float:
-        """Of one layer: each weight is multiplied once."""
-        return self._weight_bytes(1) / _BYTES[self.weights]
+    def _read_s(self, count: int, one_s: float) -> float:
+        """What a step of many positions takes besides them, if one position takes `one_s`."""
+        layers, fixed_s = self._layers(count), self._fixed_s(count)
+        more = _sum(layer.read_bytes(self._rows) for layer in layers) / _sum(
+            layer.read_bytes(1) for layer in layers
+        )
+        return fixed_s + more * _left(one_s, fixed_s)
+
+    def _attended(self, count: int, seen: float) -> float:
+        return _sum(layer.attended_bytes(seen) for layer in self._layers(count))
+
+    def _fixed_s(self, count: int) -> float:
+        return self._fixed.step_s + count * self._fixed.layer_s
+
+    def _layers(self, count: int) -> Sequence[LayerShape]:
+        return self._shape.layers[self._held.start : self._held.start + count]
 
 
 def _left(taken_s: float, others_s: float) -> float:
@@ -189,28 +209,22 @@ def _left(taken_s: float, others_s: float) -> float:
     return max(taken_s - others_s, LEAST_PART * taken_s, TIME_LEAST_S)
 
 
-_BYTES = {
-    WeightFormat.INT8: 1,
-    WeightFormat.INT8_FAST: 1,
-    WeightFormat.BF16: 2,
-    WeightFormat.FP16: 2,
-    WeightFormat.FP32: 4,
-}
+def _sum(values: Iterable[float]) -> float:
+    return sum(values)
 
 
-def layers_to_try(config: Any, bytes_max: int) -> LayerRange:
-    """Return layers without the model's ends, if it has such, of `bytes_max` numbers at most."""
-    text = config.get_text_config(decoder=True)
-    total = int(text.num_hidden_layers)
+def layers_to_try(config: Any, shape: ModelShape, bytes_max: int) -> LayerRange:
+    """Return layers of `bytes_max` at most, or one, without the model's ends if it has such."""
+    text, total = config.get_text_config(decoder=True), len(shape.layers)
     first = 0 if any(getattr(text, name, 0) for name in _EMBEDDED) else min(1, total - 1)
     last = max(first + 1, total - 1)
-    for run in inseparable_layers(config):
-        if run.start > first:
+    for run in shape.inseparable:
+        if run.start <= first < run.stop:  # they cannot be held in part
+            return run
+        if first < run.start:
             last = min(last, run.start)
-        else:  # they cannot be held in part
-            return LayerRange(first, max(last, run.stop))
-    numbers = max(1, RandomTensors.of(config).layer_numbers(first))
-    return _first(LayerRange(first, last), max(1, bytes_max // numbers))
+    sizes = accumulate(layer.weight_bytes for layer in shape.layers[first:last])
+    return _first(LayerRange(first, last), max(1, sum(size <= bytes_max for size in sizes)))
 
 
 def _first(layers: LayerRange, count: int) -> LayerRange:

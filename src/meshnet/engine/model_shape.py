@@ -57,13 +57,17 @@ def model_shape(path: Path, weights: WeightFormat, *, model: ModelId | None = No
 
     `model` is the id it is served under; the directory's name if left out. Raises ModelError.
     """
-    config = read_config(path)
+    return config_shape(read_config(path), weights, model or ModelId(path.name))
+
+
+def config_shape(config: Any, weights: WeightFormat, model: ModelId) -> ModelShape:
+    """Tell what a model of this configuration takes. Raises ModelError."""
     try:
-        return shape_of(config, weights, model or ModelId(path.name))
+        return shape_of(config, weights, model)
     # What a model's own code makes of tensors without values is anybody's guess.
     except (RuntimeError, ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
         why = str(error).partition("\n")[0]
-        raise ModelError(f"{path}: cannot tell its size without its weights: {why}") from error
+        raise ModelError(f"{model}: cannot tell its size without its weights: {why}") from error
 
 
 @torch.inference_mode()

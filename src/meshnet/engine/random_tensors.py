@@ -8,7 +8,6 @@ vectors are ones, which norms want to be.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,11 +35,6 @@ class RandomTensors:
         with torch.device("meta"):
             model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config)
         return cls({name: tuple(value.shape) for name, value in model.state_dict().items()})
-
-    def layer_numbers(self, layer: int) -> int:
-        """Count the numbers in the tensors of one layer, told by their names."""
-        of_layer = re.compile(rf"^\D*\.{layer}\.")
-        return sum(math.prod(self._shapes[name]) for name in self._shapes if of_layer.match(name))
 
     @property
     def names(self) -> list[str]:

@@ -50,6 +50,7 @@ def bench_app() -> typer.Typer:
     app.command("budget")(commands_ours.budget)
     app.command("shard")(commands_ours.shard)
     app.command("latency")(commands_ours.latency)
+    app.command("plan")(commands_ours.plan)
     app.command("memory")(commands_ours.memory)
     app.command("acceptance", epilog=ACCEPTANCE_EXAMPLES)(commands_ours.acceptance)
     app.command("flatness", epilog=FLATNESS_EXAMPLES)(commands_ours.flatness)

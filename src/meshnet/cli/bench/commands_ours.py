@@ -72,6 +72,21 @@ def latency(
     publish(result, latency_report(result), asked)
 
 
+@measurement()
+def plan(
+    asked: Asked,
+    seed: Annotated[int, typer.Option("--seed", help="Draws meshes and layouts.")] = 1,
+    meshes: Annotated[int, typer.Option("--meshes", min=1)] = 3,
+    tokens: Annotated[int, typer.Option("--tokens", min=2)] = 48,
+) -> None:
+    """Meshes of slow and far machines: as fast as predicted? Is the plan the best there is?"""
+    from meshnet.cli.bench.plan import plan_report, plan_result
+    from meshnet.cli.bench.results import publish
+
+    result = plan_result(asked.settings, asked.order, seed=seed, meshes=meshes, tokens=tokens)
+    publish(result, plan_report(result), asked)
+
+
 @measurement(rounds=None)
 def memory(
     asked: Asked,

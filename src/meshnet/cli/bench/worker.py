@@ -7,7 +7,9 @@
     exact                one answer by shards cut, chunked and batched as asked
     profile A-B          layers of the model, with stopwatches around attention and sampling
     echo READ SENT       answers so many bytes with so many, by plain sockets
-    wires PORT ...       one delaying proxy per port of loopback; {"delay_s": s} sets all
+    wires PORT ...       one delaying proxy per port of loopback; {"delay_s": s} sets all,
+                         {"delays_s": [s, ...]} each
+    node FACTOR A-B PORT a node whose shard takes so many times as long as it would
 
 Settings come by environment. Invariant: only a question of the parent makes it work.
 """
@@ -68,6 +70,22 @@ def _bare(arguments: Sequence[str]) -> None:
     run_node(settings, (), port=0, as_json=True, end_with_stdin=True)
 
 
+def _node(arguments: Sequence[str]) -> None:
+    from meshnet.cli.bench.slowed import slowed
+    from meshnet.cli.node_process import ShardChoice, run_node
+
+    factor, layers, port = arguments
+    settings = load_settings({})
+    run_node(
+        settings,
+        (ShardChoice.of(settings.model, layers),),
+        port=int(port),
+        as_json=True,
+        end_with_stdin=True,
+        through=slowed(float(factor)),
+    )
+
+
 def _exact(arguments: Sequence[str]) -> None:
     from meshnet.cli.bench.exact_engine import ExactEngine
 
@@ -113,10 +131,11 @@ async def _run_wires(ports: Sequence[int]) -> None:
         )
         tell({"event": "ready", "ports": [wire.port for wire in wires]})
         while line := await questions.readline():
-            delay_s = float(json.loads(line)["delay_s"])
-            for wire in wires:
-                wire.delay_s = delay_s
-            tell({"delay_s": delay_s})
+            asked = json.loads(line)
+            delays_s = asked.get("delays_s") or [asked["delay_s"]] * len(wires)
+            for wire, delay_s in zip(wires, delays_s, strict=True):
+                wire.delay_s = float(delay_s)
+            tell(asked)
 
 
 KINDS: dict[str, Callable[[Sequence[str]], None]] = {
@@ -128,6 +147,7 @@ KINDS: dict[str, Callable[[Sequence[str]], None]] = {
     "profile": _profile,
     "echo": _echo,
     "wires": _wires,
+    "node": _node,
 }
 
 
