@@ -48,7 +48,7 @@ class Placing:
             record=self.events.append,
         )
 
-    def _decide(
+    async def _decide(
         self, members: Collection[Member], present: Mapping[NodeId, LayerRange]
     ) -> Decision:
         self.decisions += 1

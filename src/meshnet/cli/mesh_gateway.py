@@ -26,6 +26,7 @@ from starlette.types import ASGIApp
 from meshnet.cli.composition import Composition
 from meshnet.cli.machine import is_loopback
 from meshnet.cli.mesh_mount import MeshMount
+from meshnet.cli.mesh_planning import mesh_of_members, planned
 from meshnet.cli.settings import Settings, Weights
 from meshnet.core.routing.placement import ModelSize, place
 from meshnet.core.vocabulary import (
@@ -202,10 +203,14 @@ def _placer(
 ) -> Placer:
     size = size_of(composition, source, settings.weights)
 
-    def decide(members: Collection[Member], present: Mapping[NodeId, LayerRange]) -> Decision:
-        if not present and len(members) < settings.nodes_min:
-            return {}, f"{len(members)} of the {settings.nodes_min} nodes to wait for have joined"
-        placement = place([*members, *_static(composition)], size, present)
+    async def decide(members: Collection[Member], present: Mapping[NodeId, LayerRange]) -> Decision:
+        static = _static(composition)
+        if not present and not static:
+            if len(members) < settings.nodes_min:
+                wanted = f"{settings.nodes_min} nodes to wait for have joined"
+                return {}, f"{len(members)} of the {wanted}"
+            present = await planned(settings, mesh_of_members(composition, members))
+        placement = place([*members, *static], size, present)
         return placement.ranges, placement.reason
 
     return Placer(

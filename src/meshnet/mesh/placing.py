@@ -15,7 +15,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ SETTLES_MAX = 4
 RETRY_S = 1.0
 
 Decision = tuple[Mapping[NodeId, LayerRange], str]
-Decide = Callable[[Collection[Member], Mapping[NodeId, LayerRange]], Decision]
+Decide = Callable[[Collection[Member], Mapping[NodeId, LayerRange]], Awaitable[Decision]]
 """(members, what they hold or were told) -> (who is to hold what, why not all layers are held)."""
 
 
@@ -98,7 +98,9 @@ class Placer:
         members = dict(self._members)
         held = await self._registry.get(ASSIGNMENTS)
         before = self._before(held, members.values())
-        ranges, self.reason = self._decide(members.values(), _present(before, members.values()))
+        self.reason = f"layers are being assigned to {len(members)} nodes"
+        present = _present(before, members.values())
+        ranges, self.reason = await self._decide(members.values(), present)
         after = before.changed(ranges)
         if held is None or after.held != before.held:
             expected = None if held is None else held.revision

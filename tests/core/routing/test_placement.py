@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.mesh.members import MODEL, member
 
+from meshnet.core.routing import partition
+from meshnet.core.routing import placement as placement_module
 from meshnet.core.routing.placement import ModelSize, Placement, place, rooms_of, uncovered
 from meshnet.core.vocabulary import LayerRange, Member, MemberState, NodeId
 
@@ -265,3 +267,24 @@ def test_gaps_are_what_no_range_holds(ranges: list[str], gaps: list[str]):
     found = uncovered([LayerRange.parse(text) for text in ranges], 12)
 
     assert [str(gap) for gap in found] == gaps
+
+
+def test_a_thousand_members_are_placed_by_few_divisions(monkeypatch: pytest.MonkeyPatch):
+    """Counted, not timed: a gateway answers nobody while it places."""
+    divisions: list[int] = []
+
+    def counted(total: int, parts: int, *more: object) -> tuple[LayerRange, ...]:
+        divisions.append(parts)
+        return partition(total, parts, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(placement_module, "partition", counted)
+    size = ModelSize(MODEL, layers_total=128, layer_bytes=100)
+    members = [member(number, memory_bytes=2000) for number in range(1024)]
+    whole = place(members, size, {})
+    lost = {node: held for node, held in whole.ranges.items() if held.start}
+
+    again = place([each for each in members if each.node in lost], size, lost)
+
+    assert (whole.reason, again.reason) == ("", "")
+    assert len(whole.ranges) == 1024
+    assert len(divisions) <= 4

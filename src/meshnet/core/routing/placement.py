@@ -17,6 +17,7 @@ Invariants
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -50,32 +51,26 @@ class Placement:
 
 
 Ranges = dict[NodeId, LayerRange]
-Divide = Callable[[Sequence[Member], ModelSize], Mapping[NodeId, LayerRange]]
-"""How members that hold nothing share a whole model; empty: they cannot."""
 
 
 def place(
     members: Collection[Member],
     size: ModelSize,
     present: Mapping[NodeId, LayerRange],
-    divide: Divide | None = None,
 ) -> Placement:
-    """Return who is to hold what; `present` is what members were told before."""
-    return _Placing(members, size, present, divide or divided).placement()
+    """Return who is to hold what.
 
-
-def divided(members: Sequence[Member], size: ModelSize) -> Mapping[NodeId, LayerRange]:
-    """Share the whole model, each member by its memory; empty: it does not fit."""
-    rooms = rooms_of(members, size)
-    return _shared([member.node for member in members], rooms, _whole(size), size)
+    `present` is what members were told before, or what a planner would tell them first.
+    """
+    return _Placing(members, size, present).placement()
 
 
 def rooms_of(members: Collection[Member], size: ModelSize) -> dict[NodeId, float]:
     """Return how many layers each has room for; members on one machine share its memory."""
-    machines = [member.capacity.machine for member in members]
+    machines = Counter(member.capacity.machine for member in members)
     rooms = {}
     for member in members:
-        memory = member.capacity.memory_bytes / machines.count(member.capacity.machine)
+        memory = member.capacity.memory_bytes / machines[member.capacity.machine]
         rooms[member.node] = memory * WEIGHTS_SHARE / max(1, size.layer_bytes)
     return rooms
 
@@ -96,9 +91,8 @@ class _Placing:
         members: Collection[Member],
         size: ModelSize,
         present: Mapping[NodeId, LayerRange],
-        divide: Divide,
     ) -> None:
-        self._size, self._divide = size, divide
+        self._size = size
         told = sorted((each for each in members if _tellable(each)), key=lambda each: each.node)
         self._told = {member.node: member for member in told}
         self._rooms = rooms_of(told, size)
@@ -113,14 +107,18 @@ class _Placing:
     def placement(self) -> Placement:
         gaps = self._gaps()
         if gaps and not self._ranges and not self._fixed:
-            self._ranges = dict(self._divide(list(self._told.values()), self._size))
+            self._ranges = self._divided()
         elif gaps and not (self._fill(gaps) or self._widen(gaps)):
-            anew = self._divide(list(self._told.values()), self._size)
-            self._ranges = dict(anew) or self._ranges
+            self._ranges = self._divided() or self._ranges
         gaps = self._gaps()
         if not gaps:
             self._double()
         return Placement(self._ranges, self._reason(gaps))
+
+    def _divided(self) -> Ranges:
+        """Share the whole model, each member by its memory; empty: it does not fit."""
+        whole = LayerRange(0, self._size.layers_total)
+        return _shared([*self._told], self._rooms, whole, self._size)
 
     def _gaps(self) -> tuple[LayerRange, ...]:
         return uncovered([*self._ranges.values(), *self._fixed], self._size.layers_total)
@@ -191,11 +189,16 @@ class _Placing:
 
     def _double(self) -> None:
         """Give each free member what the fewest others hold, and fits."""
+        ranges = {*self._ranges.values(), *self._fixed}
+        copies = [0] * self._size.layers_total
+        for layers in (*self._ranges.values(), *self._fixed):
+            _count(layers, copies)
         for node in self._free():
-            ranges = [*self._ranges.values(), *self._fixed]
-            fitting = [layers for layers in {*ranges} if len(layers) <= self._rooms[node]]
+            fitting = [layers for layers in ranges if len(layers) <= self._rooms[node]]
             if fitting:
-                self._ranges[node] = min(fitting, key=lambda each: (_copies(each, ranges), each))
+                chosen = min(fitting, key=lambda each: (min(copies[_slice(each)]), each))
+                self._ranges[node] = chosen
+                _count(chosen, copies)
 
     def _reason(self, gaps: Sequence[LayerRange]) -> str:
         if not gaps:
@@ -236,7 +239,7 @@ def _shared(
         if layers.holds(run)
     ]
     parts = min(len(nodes), len(layers))
-    while parts > 0:
+    while parts > 0 and sum(rooms[node] for node in nodes[:parts]) >= len(layers):
         chosen = nodes[:parts]
         try:
             cut = partition(len(layers), parts, [max(rooms[node], 1e-9) for node in chosen], runs)
@@ -252,10 +255,6 @@ def _shared(
     return {}
 
 
-def _whole(size: ModelSize) -> LayerRange:
-    return LayerRange(0, size.layers_total)
-
-
 def _where(ranges: Ranges, side: Callable[[LayerRange], int], cut: int) -> NodeId | None:
     """Return the first node whose range begins or ends at `cut`."""
     return next((node for node, layers in sorted(ranges.items()) if side(layers) == cut), None)
@@ -265,12 +264,12 @@ def _inside(runs: Iterable[LayerRange]) -> set[int]:
     return {cut for run in runs for cut in range(run.start + 1, run.stop)}
 
 
-def _copies(layers: LayerRange, ranges: Sequence[LayerRange]) -> int:
-    """Return how many hold the layer of these that the fewest hold."""
-    return min(
-        sum(held.start <= layer < held.stop for held in ranges)
-        for layer in range(layers.start, layers.stop)
-    )
+def _slice(layers: LayerRange) -> slice:
+    return slice(layers.start, layers.stop)
+
+
+def _count(layers: LayerRange, copies: list[int]) -> None:
+    copies[_slice(layers)] = [count + 1 for count in copies[_slice(layers)]]
 
 
 def _gigabytes(count: float) -> str:
