@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from meshnet.cli.api_client import ApiClient, ApiError
 from meshnet.cli.models import Bars, format_of
 from meshnet.cli.options import print_json
 from meshnet.cli.plan_file import mesh_of, read_file
+from meshnet.cli.plan_running import running
 from meshnet.cli.report import bytes_text, show_table
 from meshnet.cli.settings import Settings, SettingsError
 from meshnet.core.generation.chunking import Chunking
@@ -39,29 +40,35 @@ class Ask:
 
 def show_plan(settings: Settings, ask: Ask, *, nodes: Path | None, url: str, as_json: bool) -> None:
     """Print a plan for the nodes of a file, or for those behind `url`. Raises MeshnetError."""
-    mesh = read_file(nodes) if nodes is not None else _asked(settings, url)
+    mesh, told = _asked(settings, url) if nodes is None else (read_file(nodes), None)
     shape = _shape(settings)
     wanted = _wanted(ask, shape)
-    chunking = Chunking(settings.prefill_chunk)
-    made = plan(shape, mesh, wanted, cutting=chunking.ends, chain=settings.routes != "star")
+    chunking, chain = Chunking(settings.prefill_chunk), settings.routes != "star"
+    made = plan(shape, mesh, wanted, cutting=chunking.ends, chain=chain)
     if isinstance(made, NoPlan):
         raise NoPlanFound(made.reason)
+    now = None
+    if told is not None:
+        now = running(told, shape, mesh, wanted, cutting=chunking.ends, chain=chain)
     if as_json:
-        print_json(plan_values(shape, wanted, made))
-    else:
-        _print(Console(), shape, wanted, made)
+        print_json(plan_values(shape, wanted, made) | {"running": now and asdict(now)})
+        return
+    _print(Console(), shape, wanted, made)
+    if now is not None:
+        print(now)
 
 
-def _asked(settings: Settings, url: str) -> Mesh:
+def _asked(settings: Settings, url: str) -> tuple[Mesh, Fields]:
+    """Return what the nodes behind a gateway measured, and all that it told."""
     key = settings.api_keys[0].get_secret_value() if settings.api_keys else None
     try:
         with ApiClient(url, key) as client:
-            told = client.mesh()
+            told = Fields.of(client.mesh(), url)
     except ApiError as error:
         raise ApiError(f"{error} Or name what nodes measured by --nodes FILE.") from None
-    if "measured" not in told:
+    if not told.has("measured"):
         raise ApiError(f"{url} tells nothing that nodes measured: it is of an older version")
-    return mesh_of(Fields.of(told["measured"], f"{url}: measured"))
+    return mesh_of(told.object("measured")), told
 
 
 def _shape(settings: Settings) -> ModelShape:
