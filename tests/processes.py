@@ -130,6 +130,10 @@ class MeshnetProcess:
             pipe.close()
         return code
 
+    def ended(self) -> int:
+        """Wait until it ends by itself, and return how."""
+        return self._child.wait(timeout=60)
+
     def told(self) -> list[str]:
         """Every line of its log so far; whole lines only."""
         return self._errors[:]

@@ -21,7 +21,11 @@ SILENCE_TIMEOUT_S = 120.0
 
 
 class ApiError(MeshnetError):
-    """The gateway could not be reached, or refused."""
+    """The gateway could not be reached, or refused; `code` is what it calls its reason."""
+
+    def __init__(self, message: str, code: object = None) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class ApiClient:
@@ -52,6 +56,16 @@ class ApiClient:
         if not isinstance(values, dict):
             raise ApiError(f"{self.url} does not answer /mesh with an object: is it a meshnet?")
         return values
+
+    def drain(self, node: str, *, undo: bool = False) -> int:
+        """Ask a node to take no new sessions, or again; return how many it has. Raises ApiError."""
+        with self._told():
+            response = self._http.post("/mesh/drain", json={"node": node, "undo": undo})
+            _check(response)
+            values = response.json()
+        if not isinstance(values, dict) or not isinstance(values.get("sessions"), int):
+            raise ApiError(f"{self.url} does not say how many sessions {node} has")
+        return int(values["sessions"])
 
     def stream_chat(
         self, messages: Sequence[Mapping[str, str]], options: Mapping[str, object]
@@ -110,11 +124,14 @@ def _check(response: httpx2.Response) -> None:
     if isinstance(error, str):
         raise ApiError(f"no gateway answers at {response.url}: is that a node?")
     message = error.get("message") if isinstance(error, dict) else response.text[:200]
-    hint = _hint(response.status_code, error.get("code") if isinstance(error, dict) else None)
-    raise ApiError(f"the gateway answered {response.status_code}: {message}{hint}")
+    code = error.get("code") if isinstance(error, dict) else None
+    hint = _hint(response.status_code, code)
+    raise ApiError(f"the gateway answered {response.status_code}: {message}{hint}", code)
 
 
 def _hint(status: int, code: object) -> str:
+    if code == "invalid_mesh_token":
+        return " Set MESHNET_MESH_TOKEN to the secret of the mesh."
     if status == 401:
         return " Set MESHNET_API_KEYS to a key it knows."
     if code == "context_length_exceeded":

@@ -47,6 +47,7 @@ def build_app() -> typer.Typer:
     app.command("chat", epilog=chat.EXAMPLES)(chat.chat)
     app.command("status", epilog=commands.STATUS_EXAMPLES)(commands.status)
     app.command("plan", epilog=commands.PLAN_EXAMPLES)(commands.plan)
+    app.command("drain", epilog=commands.DRAIN_EXAMPLES)(commands.drain)
     app.command("pull", epilog=commands.PULL_EXAMPLES)(commands.pull)
     app.command("simulate", epilog=commands.SIMULATE_EXAMPLES)(commands.simulate)
     app.add_typer(bench_app(), name="bench")

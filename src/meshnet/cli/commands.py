@@ -64,6 +64,14 @@ PLAN_EXAMPLES = """
   meshnet plan --nodes nodes.json --context 8192 --sessions 4      for nodes as they measured
 """
 
+DRAIN_EXAMPLES = """
+[bold]Examples[/bold]
+
+  meshnet drain http://10.0.0.2:9001
+
+  meshnet drain node-2 --gateway http://10.0.0.1:8000 --undo
+"""
+
 PULL_EXAMPLES = """
 [bold]Examples[/bold]
 
@@ -283,6 +291,23 @@ def plan(
         url=url or url_here(chosen.host, chosen.port),
         as_json=as_json,
     )
+
+
+def drain(
+    node: Annotated[str, typer.Argument(help="The node: its URL, its address, or its name.")],
+    gateway: Annotated[
+        str | None, typer.Option("--gateway", metavar="URL", help="A gateway that knows it.")
+    ] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Let it take sessions again.")] = False,
+    config: options.Config = None,
+    settings: options.Set = None,
+) -> None:
+    """Let a node leave: its chats move to others, then it ends."""
+    from meshnet.cli.drain_command import drain_node
+    from meshnet.cli.machine import url_here
+
+    chosen = options.settings_from({}, config, settings)
+    drain_node(chosen, node, gateway or url_here(chosen.host, chosen.port), undo=undo)
 
 
 def pull(

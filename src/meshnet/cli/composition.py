@@ -10,9 +10,10 @@ import asyncio
 import hashlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -23,7 +24,14 @@ from meshnet.core.generation.limits import AdmissionLimits, GenerationLimits, St
 from meshnet.core.planning import Mesh
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.routing import NoRoute
-from meshnet.core.vocabulary import MEMBERS_MAX, LayerRange, ModelId, NodeId, SessionId
+from meshnet.core.vocabulary import (
+    MEMBERS_MAX,
+    LayerRange,
+    ModelId,
+    NodeDescription,
+    NodeId,
+    SessionId,
+)
 from meshnet.gateway.ports import Readiness
 from meshnet.head import Directory, Head, HeadLimits, HopClient
 from meshnet.head.lingering import PrefixLimits
@@ -40,6 +48,7 @@ SESSION_ID_BYTES = 24
 
 URLS_MAX = 2 * MEMBERS_MAX
 ROUTE_WAIT_S = 10.0
+DRAIN_S = 5.0
 RESTART_WAIT_S = 60.0
 """Where a launcher starts dead nodes again, waiting for one is better than refusing."""
 
@@ -62,6 +71,8 @@ class Composition:
     names: Mapping[NodeId, str]
     links: LinkBook
     """The ways from here to those of the nodes that measured themselves."""
+    drain: Callable[[NodeId, bool], Awaitable[NodeDescription]]
+    """Ask a node to take no new sessions, or, if True, to take them again. Raises HopLost."""
     urls: dict[NodeId, str] = field(default_factory=dict)
     """Whom the client may dial."""
 
@@ -147,7 +158,12 @@ async def composed(
             head = _head(model, text, client, directory, limits, record)
             names = {NodeId(url): name for name, url in nodes.items()}
             async with directory, head, _kept(links):
-                yield Composition(model, text, client, directory, head, names, links, urls)
+                drain = partial(_drain, http)
+                yield Composition(model, text, client, directory, head, names, links, drain, urls)
+
+
+async def _drain(client: HttpHopClient, node: NodeId, undo: bool) -> NodeDescription:
+    return await client.drain(node, DRAIN_S, undo=undo)
 
 
 @asynccontextmanager

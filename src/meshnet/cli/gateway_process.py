@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from meshnet.cli.composition import Composition, composed
+from meshnet.cli.draining import DrainMount
 from meshnet.cli.machine import is_loopback
 from meshnet.cli.mesh_gateway import MeshGateway, keeps_registry, mesh_gateway
 from meshnet.cli.models import load_text, resolve_model
@@ -163,7 +164,12 @@ async def serve_api(
         api_keys=tuple(key.get_secret_value() for key in settings.api_keys),
         deadline_s=settings.request_timeout_seconds,
     )
-    app = api_app(composition, gateway_settings, telemetry, mesh)
+    secret = settings.mesh_token
+    app = DrainMount(
+        api_app(composition, gateway_settings, telemetry, mesh),
+        composition,
+        token=None if secret is None else secret.get_secret_value(),
+    )
 
     def tell(url: str) -> None:
         telemetry.record(ProcessReady("gateway", url, os.getpid()))

@@ -1,7 +1,7 @@
 """A node's place in a mesh: where it announces itself, whom it knows there, what it is told.
 
     lease ◀── announce(state, layers) ── node process ◀── newer_than(epoch) ── assignments
-    peers ◀── members that can come behind it in a route
+    peers ◀── members that can come behind it in a route; known: all of them
 
 Invariants
     * the peers of a node are those of its settings and members of the mesh, nobody else;
@@ -89,11 +89,16 @@ class MeshPlace:
     """Lasts as long as `joined` is entered."""
 
     def __init__(
-        self, registry: HttpRegistry, lease: Lease, peers: dict[NodeId, str], record: Record
+        self,
+        registry: HttpRegistry,
+        lease: Lease,
+        peers: dict[NodeId, str],
+        known: dict[NodeId, str],
+        record: Record,
     ) -> None:
-        """`peers` is kept up to date; who is in it now stays in it."""
+        """`peers` are kept up to date, and `known`, all members; who is there now stays."""
         self._registry, self._lease = registry, lease
-        self._peers, self._given = peers, frozenset(peers)
+        self._peers, self._known, self._given = peers, known, frozenset(peers)
         self._members: list[Member] = []
         self._read = asyncio.Event()
         self._assignment: Assignment | None = None
@@ -141,6 +146,10 @@ class MeshPlace:
         )
         self._choose_peers()
 
+    def turn(self, state: MemberState) -> None:
+        """Tell the mesh another state of what this node is."""
+        self._lease.update(replace(self.member, state=state))
+
     async def newer_than(self, epoch: int) -> Assignment:
         """Return what this node is told, as soon as that is later than `epoch`."""
         while self._assignment is None or self._assignment.epoch <= epoch:
@@ -172,9 +181,13 @@ class MeshPlace:
             for member in self._members
             if member.node != own.node and own.may_hand_on_to(member)
         }
-        for gone in self._peers.keys() - wanted - self._given:
-            del self._peers[gone]
-        self._peers.update({node: node for node in sorted(wanted)})
+        self._replace(self._peers, wanted)
+        self._replace(self._known, {member.node for member in self._members} - {own.node})
+
+    def _replace(self, urls: dict[NodeId, str], wanted: set[NodeId]) -> None:
+        for gone in urls.keys() - wanted - self._given:
+            del urls[gone]
+        urls.update({node: node for node in sorted(wanted)})
 
     async def _read_assignments(self) -> None:
         while True:
@@ -192,8 +205,8 @@ class MeshPlace:
 
 @asynccontextmanager
 async def joined(
-    settings: Settings, joining: Joining, node: NodeId, peers: dict[NodeId, str], record: Record,
-    *, assigned: bool,
+    settings: Settings, joining: Joining, node: NodeId, peers: dict[NodeId, str],
+    known: dict[NodeId, str], record: Record, *, assigned: bool,
 ) -> AsyncIterator[MeshPlace]:  # fmt: skip
     """Be a member until the block is left; `run` the place meanwhile. Then the member leaves."""
     token = settings.mesh_token
@@ -214,7 +227,7 @@ async def joined(
             record=record,
         )
         try:
-            yield MeshPlace(registry, lease, peers, record)
+            yield MeshPlace(registry, lease, peers, known, record)
         finally:
             await lease.leave()
 

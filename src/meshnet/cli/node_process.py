@@ -1,7 +1,7 @@
 """One node in this process: it listens at once, loads, tests itself, then says that it is ready.
 
     listening ──▶ loading (health 200, ready 503) ──▶ ready ──SIGTERM, SIGINT──▶ stopped
-                     └── ModelError: told, exit 1
+                     └── ModelError: told, exit 1       └─told to drain, nobody has a chat─┘
 
 A node that joined a mesh without layers of its own loads what it is told there, and again when it
 is told otherwise (obeying.py).
@@ -23,6 +23,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from meshnet.cli.joining import Joining, MeshPlace, advertised, joined
+from meshnet.cli.leaving import Leaving
 from meshnet.cli.machine import cores, free_device_bytes, is_loopback
 from meshnet.cli.obeying import Obedience
 from meshnet.cli.options import print_ready
@@ -39,6 +40,7 @@ from meshnet.node.service import NodeService
 from meshnet.node.shards import NodeLimits
 from meshnet.telemetry.events import ProcessReady
 from meshnet.telemetry.sink import Telemetry
+from meshnet.wire.http_client import HttpHopClient
 from meshnet.wire.http_server import node_app
 from meshnet.wire.serving import bind, serve_socket
 from meshnet.wire.stream_peers import Peers
@@ -103,13 +105,16 @@ class _Node:
             level=settings.log_level,
             role="node",
         )
+        self._peers = {NodeId(url): url for url in settings.peers}
+        self._known = dict(self._peers)
+        """Whom it may take sessions over from: its peers, and all members of its mesh."""
+        self._givers = HttpHopClient(self._known, limits=Limits(), token=self._token)
         self._compute = ComputeThread(name="compute", on_rest=give_back)
         self._service = self._new_service()
         self._service.ready = False
         self._loader = ShardLoader(
             settings, self._service, self._compute, self._telemetry.record, through
         )
-        self._peers = {NodeId(url): url for url in settings.peers}
 
     def _new_service(self) -> NodeService[Any]:
         settings = self._settings
@@ -125,10 +130,12 @@ class _Node:
                 ttl_s=settings.kv_ttl_seconds,
                 pin_s=min(5.0, settings.kv_ttl_seconds),
                 shards_max=settings.max_loaded_shards,
+                move_bytes_per_s=settings.move_bytes_per_second,
             ),
             clock=time.monotonic,
             record=self._telemetry.record,
             device=settings.device,
+            givers=self._givers,
         )
 
     async def run(self) -> None:
@@ -138,10 +145,11 @@ class _Node:
             token=self._token,
             metrics=self._telemetry.metrics.exposition,
             peers=Peers(self._peers, self._token),
+            mover=self._service.moves,
         )
         try:
             with unwrapped(), stop_on_signals() as stop:
-                async with asyncio.TaskGroup() as serving:
+                async with self._givers, asyncio.TaskGroup() as serving:
                     server = serving.create_task(
                         serve_socket(app, self._listener, token=self._token)
                     )
@@ -153,10 +161,15 @@ class _Node:
     async def _work(self, stop: asyncio.Event) -> None:
         """Load and take part in the mesh until `stop`, and leave it."""
         async with self._placed() as place, asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._load(place))]
+            leaving = Leaving(self._service, place, deadline_s=self._settings.drain_seconds)
+            tasks = [
+                group.create_task(self._load(place)),
+                group.create_task(leaving.run(stop)),
+            ]
             if place is not None:
                 tasks.append(group.create_task(place.run()))
             await stop.wait()
+            await leaving.last()
             self._service.ready = False
             for task in tasks:
                 task.cancel()
@@ -172,6 +185,7 @@ class _Node:
             self._joining,
             node,
             self._peers,
+            self._known,
             self._telemetry.record,
             assigned=not self._shards,
         ) as place:

@@ -160,6 +160,12 @@ class Settings(BaseSettings):
     prefix_seconds: float = Field(
         300.0, gt=0, description="How long an ended chat may wait for its next turn"
     )
+    drain_seconds: float = Field(
+        60.0, gt=0, description="How long a node that drains waits for its sessions to leave"
+    )
+    move_bytes_per_second: float | None = Field(
+        None, gt=0, description="How fast sessions may come to a node from others"
+    )
     queue_length: int = Field(
         32, ge=0, le=4096, description="Requests that may wait in the gateway"
     )

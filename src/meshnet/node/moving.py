@@ -11,7 +11,8 @@ under way, and a session is here whole or not at all.
 Invariants
     * a giver keeps its session; only its head ends it;
     * a state is taken only if it is of the weights, arithmetic, length, ids and attempt meant;
-    * one export at a time, `TAKES_MAX` sessions on their way here; every wait has a deadline.
+    * one export at a time, `TAKES_MAX` sessions on their way here, the others in turn; every wait
+      has a deadline.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ from meshnet.node.steps import Kept
 from meshnet.telemetry.events import Record, SessionTaken
 
 TAKES_MAX = 2
+"""Sessions that come at the same time."""
+WAITING_MAX = 64
+"""Sessions that come or wait for their turn."""
 BUSY_S = 0.02
 """How long to wait for another receiver that fetches a layer of the same session."""
 
@@ -95,7 +99,13 @@ class SessionMoves(Generic[S]):
         self._shards, self._compute, self._givers = shards, compute, givers
         self._clock, self._record, self._bytes_per_s = clock, record, bytes_per_s
         self._export = asyncio.Lock()
+        self._turns = asyncio.Semaphore(TAKES_MAX)
         self._takes = 0
+
+    @property
+    def busy(self) -> int:
+        """How many sessions somebody is likely to come back for soon."""
+        return self._shards.busy(self._clock())
 
     @property
     def draining(self) -> bool:
@@ -193,11 +203,14 @@ class SessionMoves(Generic[S]):
             return not_ready()
         if self.draining:
             return draining()
-        if self._takes >= TAKES_MAX:
-            return Refusal(Code.NO_ROOM, f"{TAKES_MAX} sessions come already", RETRY_AFTER_S)
+        if self._takes >= WAITING_MAX:
+            return Refusal(Code.NO_ROOM, f"{WAITING_MAX} sessions come already", RETRY_AFTER_S)
         self._takes += 1
         try:
-            return await self._take(request)
+            async with asyncio.timeout(request.deadline_ms / 1000), self._turns:
+                return await self._take(request)
+        except TimeoutError:
+            return Refusal(Code.DEADLINE, "the session did not come in time")
         except Refused as refused:
             return refused.refusal
         except MeshnetError as error:
@@ -211,11 +224,7 @@ class SessionMoves(Generic[S]):
         loaded, lease = self._leased(request)
         store, moved = loaded.store, 0
         try:
-            async with asyncio.timeout(request.deadline_ms / 1000):
-                state, moved, state_bytes = await self._fetched(loaded, lease, request)
-        except TimeoutError:
-            store.withdraw(lease)
-            raise Refused(Refusal(Code.DEADLINE, "the session did not come in time")) from None
+            state, moved, state_bytes = await self._fetched(loaded, lease, request)
         except BaseException:
             store.withdraw(lease)
             raise

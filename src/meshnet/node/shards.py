@@ -114,6 +114,10 @@ class LoadedShards(Generic[S]):
             if model in (None, name):
                 loaded.store.release(session, now, linger=linger)
 
+    def busy(self, now: float) -> int:
+        """How many sessions somebody is likely to come back for soon."""
+        return sum(loaded.store.busy(now) for loaded in self._by_model.values())
+
     def forget_lingering(self, now: float) -> None:
         """Forget the sessions whose heads are done with them."""
         for loaded in self._by_model.values():

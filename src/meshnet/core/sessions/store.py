@@ -260,6 +260,11 @@ class SessionCacheStore(Generic[C]):
             self._shelf.remove(entry, EvictionReason.RELEASED)
         return True
 
+    def busy(self, now: float) -> int:
+        """How many sessions somebody is likely to come back for soon."""
+        self._budget.expire(now)
+        return sum(self._shelf.pinned(entry, now) for entry in self._shelf.entries.values())
+
     def forget_lingering(self, now: float) -> None:
         """Forget the sessions that their heads are done with, and that nobody was lent."""
         self._budget.expire(now)

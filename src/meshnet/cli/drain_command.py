@@ -1,0 +1,48 @@
+"""`meshnet drain`: ask a node to leave, and watch its sessions go."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from meshnet.cli.api_client import ApiClient, ApiError
+from meshnet.cli.settings import Settings
+
+POLL_S = 0.25
+GRACE_S = 30.0
+"""Beyond the time that a node has for draining."""
+
+
+def drain_node(settings: Settings, node: str, url: str, *, undo: bool) -> None:
+    """Drain `node` behind the gateway at `url` and wait until it has left. Raises ApiError."""
+    secret = settings.mesh_token
+    console = Console(stderr=True)
+    with ApiClient(url, None if secret is None else secret.get_secret_value()) as client:
+        left = client.drain(node, undo=undo)
+        if undo:
+            console.print(f"{node} takes sessions again", highlight=False)
+            return
+        _watch(client, node, left, settings.drain_seconds + GRACE_S, console)
+    console.print(f"{node} has left", highlight=False)
+
+
+def _watch(client: ApiClient, node: str, left: int, within_s: float, console: Console) -> None:
+    """Show how many of `left` sessions have gone, until the node has. Raises ApiError."""
+    until = time.monotonic() + within_s
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task(f"sessions that left {node}", total=left)
+        while True:
+            try:
+                now_left = client.drain(node)
+            except ApiError as error:
+                if error.code == "node_lost":
+                    return
+                raise
+            progress.update(task, completed=max(left - now_left, 0))
+            if time.monotonic() >= until:
+                raise ApiError(f"{node} is still there: {now_left} sessions have not left it")
+            time.sleep(POLL_S)
