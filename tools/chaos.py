@@ -34,15 +34,14 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=60, help="of each subject")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--network", choices=("auto", "namespaces", "loopback"), default="auto")
+    parser.add_argument("--static", action="store_true", help="nodes are named, none joins")
     parser.add_argument("--out", type=Path, help="where to write the result; else it is shown only")
     arguments = parser.parse_args()
     if (reason := why_impossible()) is not None:
         print(f"no network namespaces here: {reason}", file=sys.stderr)
     storms = []
     for name in arguments.subject or sorted(SUBJECTS):
-        found = asyncio.run(
-            _storm(SUBJECTS[name], arguments.seed, arguments.events, arguments.network)
-        )
+        found = asyncio.run(_storm(SUBJECTS[name], arguments))
         storms.append(found)
         print(storm_table([found]), flush=True)
         for broken in found["must_not_happen"]:
@@ -52,11 +51,13 @@ def main() -> int:
     return 1 if any(each["must_not_happen"] for each in storms) else 0
 
 
-async def _storm(subject: Subject, seed: int, events: int, network: str) -> dict[str, Any]:
+async def _storm(subject: Subject, asked: argparse.Namespace) -> dict[str, Any]:
+    seed = asked.seed
     with tempfile.TemporaryDirectory() as folder:
-        mesh = Mesh(subject.make(Path(folder)), subject.weights, subject.nodes)
-        drawn = schedule(seed, events, nodes=mesh.nodes, heads=mesh.heads)
-        async with Lab(mesh, network=network) as lab:
+        model = subject.make(Path(folder))
+        mesh = Mesh(model, subject.weights, subject.nodes, joins=not asked.static)
+        drawn = schedule(seed, asked.events, nodes=mesh.nodes, heads=mesh.heads)
+        async with Lab(mesh, network=asked.network) as lab:
             record = await Storm(
                 lab,
                 subject.asks,

@@ -12,6 +12,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any
 
@@ -43,6 +44,8 @@ class Mesh:
     request_deadline_s: float = 60.0
     session_ttl_s: float = 30.0
     hop_timeout_s: float = 2.0
+    joins: bool = False
+    """Nodes join the first head, which keeps the registry; else all are told of all."""
 
     def environment(self) -> dict[str, str]:
         return {
@@ -55,6 +58,9 @@ class Mesh:
             "MESHNET_KV_TTL_SECONDS": str(self.session_ttl_s),
             "MESHNET_HOP_TIMEOUT_SECONDS": str(self.hop_timeout_s),
             "MESHNET_PREFILL_CHUNK": "64",
+            "MESHNET_MEASURE": "false",
+            "MESHNET_LEASE_SECONDS": "5",
+            "MESHNET_NODES_MIN": str(len(self.nodes)),
             **self.settings,
         }
 
@@ -74,6 +80,7 @@ class Lab:
         self._processes: dict[str, MeshnetProcess] = {}
         self._lives: dict[str, int] = dict.fromkeys([*mesh.nodes, *mesh.heads], 0)
         self._logs: list[str] = []
+        self._state = TemporaryDirectory(prefix="meshnet-lab-")
 
     async def __aenter__(self) -> Lab:
         await self.network.__aenter__()
@@ -119,7 +126,11 @@ class Lab:
         self._lives[name] += 1
         process = MeshnetProcess(
             self._arguments(name),
-            {**self.mesh.environment(), **settings},
+            {
+                **self.mesh.environment(),
+                "MESHNET_STATE_DIR": str(Path(self._state.name) / name),
+                **settings,
+            },
             wrapper=place.wrapper,
         )
         self._processes[name] = process
@@ -177,17 +188,24 @@ class Lab:
 
     def _arguments(self, name: str) -> list[str]:
         place = self.network.place(name)
-        urls = [self.network.place(node).url for node in self.mesh.nodes]
-        if name in self.mesh.nodes:
-            role = ["node", "--layers", self.mesh.nodes[name]]
-            role += [part for url in urls for part in ("--peer", url)]
-        else:
-            role = ["serve", *(part for url in urls for part in ("--node", url))]
+        layers = self.mesh.nodes.get(name)
         return [
-            *role,
+            *(["serve"] if layers is None else ["node", "--layers", layers]),
+            *(self._joining(name) if self.mesh.joins else self._told_of(name)),
             *("--model", str(self.mesh.model), "--host", place.host, "--port", str(place.port)),
             "--json-ready",
         ]
+
+    def _told_of(self, name: str) -> list[str]:
+        flag = "--peer" if name in self.mesh.nodes else "--node"
+        urls = [self.network.place(node).url for node in self.mesh.nodes]
+        return [part for url in urls for part in (flag, url)]
+
+    def _joining(self, name: str) -> list[str]:
+        first = self.network.place(self.mesh.heads[0])
+        if name in self.mesh.nodes:
+            return ["--join", first.url, "--advertise", self.network.place(name).url]
+        return [] if name == first.name else ["--registry", first.url]
 
     async def _end(self) -> None:
         await self.client.aclose()
@@ -195,4 +213,5 @@ class Lab:
         try:
             await asyncio.gather(*stopping)
         finally:
+            self._state.cleanup()
             await self.network.__aexit__(None, None, None)

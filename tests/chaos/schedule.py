@@ -24,6 +24,7 @@ class Fault(Enum):
 
     KILL_NODE = "node killed"
     STOP_NODE = "node stopped, then continued"
+    SLOW_NODE = "node slowed down"
     RESTART_NODE = "node asked to end, started again"
     SQUEEZE_NODE = "node started again with little memory"
     KILL_HEAD = "head killed"
@@ -42,7 +43,14 @@ class Fault(Enum):
 
 
 OF_NODES = frozenset(
-    {Fault.KILL_NODE, Fault.STOP_NODE, Fault.RESTART_NODE, Fault.SQUEEZE_NODE, Fault.PARTITION}
+    {
+        Fault.KILL_NODE,
+        Fault.STOP_NODE,
+        Fault.SLOW_NODE,
+        Fault.RESTART_NODE,
+        Fault.SQUEEZE_NODE,
+        Fault.PARTITION,
+    }
 )
 OF_HEADS = frozenset({Fault.KILL_HEAD, Fault.RESTART_HEAD, Fault.STOP_HEAD})
 OF_CLIENTS = frozenset({Fault.HANG_UP})

@@ -26,6 +26,7 @@ from tests.cluster.api import Told
 WORKERS = 8
 EVENTS_AT_ONCE = 2
 BETWEEN_CHATS_S = 0.05
+SLOW_TURN_S = 0.1
 FILES_SPARE = 16
 """Files that a process may have open more than before: connections that were not closed yet."""
 
@@ -203,6 +204,8 @@ class Storm:
                 self.lab.send(name, STOP)
                 await asyncio.sleep(event.lasts_s)
                 self.lab.send(name, CONTINUE)
+            case Fault.SLOW_NODE:
+                await self._slow(name, event.lasts_s)
             case Fault.KILL_NODE:
                 await self.lab.end(name, KILL)
                 await asyncio.sleep(event.lasts_s)
@@ -219,6 +222,14 @@ class Storm:
                 await self._end_head(name, ASK)
             case _:
                 raise AssertionError(f"{event}: nobody knows how")
+
+    async def _slow(self, name: str, lasts_s: float) -> None:
+        """Let the process run for half of the time, in turns."""
+        for _ in range(max(1, round(lasts_s / (2 * SLOW_TURN_S)))):
+            self.lab.send(name, STOP)
+            await asyncio.sleep(SLOW_TURN_S)
+            self.lab.send(name, CONTINUE)
+            await asyncio.sleep(SLOW_TURN_S)
 
     async def _end_head(self, name: str, number: int) -> None:
         self._down.add(name)
