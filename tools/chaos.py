@@ -44,6 +44,7 @@ def main() -> int:
         found = asyncio.run(_storm(SUBJECTS[name], arguments))
         storms.append(found)
         print(storm_table([found]), flush=True)
+        print(f"worst gap: {found['worst_gap']}", flush=True)
         for broken in found["must_not_happen"]:
             print(f"MUST NOT HAPPEN: {broken}", flush=True)
     if arguments.out is not None:

@@ -28,6 +28,7 @@ def summary(record: Record) -> dict[str, Any]:
         "errors_told": dict(record.failures),
         "refills": dict(record.refills),
         "gap_s": percentiles(record.gaps_s),
+        "worst_gap": record.worst_gap[1],
         "next_head_s": percentiles(record.next_head_s),
         "must_not_happen": broken_promises(record),
     }

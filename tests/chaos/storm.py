@@ -45,6 +45,8 @@ class Record:
     """Clear errors that clients were told."""
     tokens: int = 0
     gaps_s: list[float] = field(default_factory=list)
+    worst_gap: tuple[float, str] = (0.0, "")
+    """And when it ended, in whose stream."""
     next_head_s: list[float] = field(default_factory=list)
     """From a head's death until another head's next chat had its first token."""
     refills: Counter[str] = field(default_factory=Counter)
@@ -117,12 +119,19 @@ class Storm:
         died = head in self._down or self.lab.life(head) != life
         verdict, why = judge(answer, self._calm[ask], head_died=died)
         self.record.verdicts[verdict] += 1
-        self.record.gaps_s += answer.gaps_s
+        self._note_gaps(answer)
         if verdict in (Verdict.WRONG, Verdict.HANG):
             self.record.faults.append(f"{verdict.value}: {why}; {ask.prompt[:20]!r} by {head}")
         if verdict is Verdict.FAILED:
             self.record.failures[why] += 1
         return answer
+
+    def _note_gaps(self, answer: Answer) -> None:
+        self.record.gaps_s += answer.gaps_s
+        for gap_s, at in zip(answer.gaps_s, answer.told.arrivals[1:], strict=True):
+            if gap_s > self.record.worst_gap[0]:
+                where = f"until {at - self.record.began_at:.1f} s by {answer.head}"
+                self.record.worst_gap = (gap_s, where)
 
     async def _stream(self, ask: Ask, head: str) -> Answer:
         return await stream(

@@ -28,7 +28,7 @@ async def test_a_mesh_gets_over_every_kind_of_fault_without_a_wrong_token_or_a_h
     tmp_path: Path,
 ):
     children = psutil.Process().children(recursive=True)
-    mesh = Mesh(tiny(tmp_path), "fp32", four_nodes(LAYERS), session_ttl_s=10.0)
+    mesh = Mesh(tiny(tmp_path), "fp32", four_nodes(LAYERS), session_ttl_s=10.0, joins=True)
     events = schedule(
         SEED,
         len(Fault) - len(SLOW),
