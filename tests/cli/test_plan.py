@@ -103,7 +103,7 @@ def test_a_mesh_that_was_written_is_read_as_it_was(seed):
         (["--nodes", str(EXAMPLE), "--context", "1000000"], "--context: expected at most"),
         (["--nodes", str(EXAMPLE), "--context", "9", "--prompt", "10"], "prompt: expected 1 to 9"),
         (["--nodes", str(EXAMPLE), "--weights", "bf16"], "fast it is in bf16"),
-        (["--url", "http://127.0.0.1:1"], "--nodes FILE"),
+        (["--url", "http://127.0.0.1:1"], "nothing answers at http://127.0.0.1:1"),
     ],
 )
 def test_what_cannot_be_planned_is_told_in_one_line(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import httpx2
-from tests.processes import meshnet, nodes
+from tests.processes import command, gateway, meshnet, nodes
 
 from meshnet.cli.machine import machine_id
 from meshnet.core.protocol.codec import decode_node
@@ -35,3 +36,35 @@ def test_a_node_tells_its_speed_and_the_ways_to_its_peers(tiny_model_dir: Path, 
     assert (told.machine, told.threads) == (machine_id(), 1)
     assert (speed.weights, speed.step_s > 0) == (WeightFormat.INT8, True)
     assert [link.node for link in told.links] == [other.url]
+
+
+def test_a_gateway_plans_for_the_nodes_that_measured_themselves(
+    tiny_model_dir: Path, tmp_path: Path
+):
+    measuring = {"MESHNET_CACHE_DIR": str(tmp_path), "MESHNET_MEASURE": "1"}
+
+    with (
+        nodes(tiny_model_dir, ["0-2", "2-4"], **measuring) as both,
+        gateway(tiny_model_dir, [node.url for node in both]) as api,
+    ):
+        told = command(
+            "plan", "--model", str(tiny_model_dir), "--url", api.url, "--context", "64", "--json",
+            cwd=tmp_path,
+        )  # fmt: skip
+
+    assert told.returncode == 0, told.stderr
+    made = json.loads(told.stdout)
+    named = [hop["node"] for hop in made["hops"]] + [left["node"] for left in made["left_out"]]
+    assert sorted(named) == sorted(node.url for node in both)
+    assert made["hops"][0]["room_bytes"] > made["hops"][0]["weight_bytes"] > 0
+
+
+def test_without_a_gateway_this_machine_is_measured(tiny_model_dir: Path, tmp_path: Path):
+    told = command(
+        "plan", "--model", str(tiny_model_dir), "--context", "64", "--set", "port=1", "--json",
+        cwd=tmp_path,
+    )  # fmt: skip
+
+    assert told.returncode == 0, told.stderr
+    assert "this machine alone is measured" in told.stderr
+    assert [hop["node"] for hop in json.loads(told.stdout)["hops"]] == ["here"]

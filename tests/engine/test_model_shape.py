@@ -28,7 +28,7 @@ def compare(path: Path, weights: WeightFormat, held: LayerRange) -> None:
     assert shape.inseparable == told.inseparable
     for tokens in TOKENS:
         promised = shape.kv_bytes_of(held, context=tokens, sessions=1)
-        assert told.kv_bytes.of(tokens) <= promised <= 1.2 * told.kv_bytes.of(tokens) + 4096
+        assert told.kv_bytes.of(tokens) <= promised <= 1.5 * told.kv_bytes.of(tokens) + 4096
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,10 @@ class ApiError(MeshnetError):
         self.code = code
 
 
+class NothingThere(ApiError):
+    """Nobody listens at that address."""
+
+
 class ApiClient:
     """One gateway; use as a context manager. Raises ApiError for a URL that is none."""
 
@@ -87,7 +91,7 @@ class ApiClient:
         try:
             yield
         except httpx2.ConnectError:
-            raise ApiError(
+            raise NothingThere(
                 f"nothing answers at {self.url}. Start a mesh with `meshnet up`, "
                 "or name its gateway by --url."
             ) from None

@@ -258,9 +258,7 @@ def plan(
     model: options.Model = None,
     nodes: Annotated[
         Path | None,
-        typer.Option(
-            "--nodes", metavar="FILE", help="What nodes measured (JSON); else a gateway is asked."
-        ),
+        typer.Option("--nodes", metavar="FILE", help="What nodes measured (JSON)."),
     ] = None,
     context: Annotated[
         int | None,
@@ -279,7 +277,6 @@ def plan(
     settings: options.Set = None,
 ) -> None:
     """Say who would run which layers, and how fast, before anything is loaded."""
-    from meshnet.cli.machine import url_here
     from meshnet.cli.planning import Ask, show_plan
 
     flags = {"model": model, "weights": weights, "routes": routes}
@@ -288,7 +285,7 @@ def plan(
         chosen,
         Ask(context, sessions, prompt),
         nodes=nodes,
-        url=url or url_here(chosen.host, chosen.port),
+        url=url,
         as_json=as_json,
     )
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from meshnet.cli.machine import cores, free_device_bytes, machine_id
-from meshnet.cli.models import Bars, format_of, resolve_model
+from meshnet.cli.models import Bars, format_of, resolve_shape
 from meshnet.cli.served_step import served_step_s
 from meshnet.cli.settings import Settings
 from meshnet.core.vocabulary import Capacity, Link, ModelError, NodeId, Speed
@@ -109,7 +109,7 @@ def _measured(
     if model is None:
         speed = of(common_config())
     else:
-        config = read_config(resolve_model(model, settings).path)
+        config = read_config(resolve_shape(model, settings).path)
         try:
             speed = of(config)
         except ModelError:  # its size cannot be told without its weights

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from meshnet.cli.interrupts import raise_interrupts
 from meshnet.cli.settings import Settings, Weights
 from meshnet.core.vocabulary import ModelId, NoTemplate, WeightFormat
-from meshnet.engine.models.pull import LocalModel, resolve
+from meshnet.engine.models.pull import LocalModel, resolve, resolve_config
 
 if TYPE_CHECKING:
     from meshnet.engine.text import HFText
@@ -50,6 +50,12 @@ def resolve_model(model: str, settings: Settings) -> LocalModel:
     """Find, fetch or convert a model. Raises ModelError."""
     raise_interrupts()
     return resolve(model, Path(settings.cache_dir), Bars())
+
+
+def resolve_shape(model: str, settings: Settings) -> LocalModel:
+    """Find what tells the shape of a model, and no weights where it can. Raises ModelError."""
+    raise_interrupts()
+    return resolve_config(model, Path(settings.cache_dir), Bars())
 
 
 def load_text(source: LocalModel) -> HFText:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,20 +10,24 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from meshnet.cli.api_client import ApiClient, ApiError
-from meshnet.cli.models import Bars, format_of
+from meshnet.cli.api_client import ApiClient, ApiError, NothingThere
+from meshnet.cli.machine import cores, machine_id, url_here
+from meshnet.cli.models import format_of, resolve_shape
 from meshnet.cli.options import print_json
-from meshnet.cli.plan_file import mesh_of, read_file
+from meshnet.cli.plan_file import NODES_MAX, mesh_of, read_file
 from meshnet.cli.plan_running import running
 from meshnet.cli.report import bytes_text, show_table
+from meshnet.cli.serving import run_loop
 from meshnet.cli.settings import Settings, SettingsError
 from meshnet.core.generation.chunking import Chunking
 from meshnet.core.planning import HopPrediction, Mesh, ModelShape, NoPlan, Plan, Wanted, plan
 from meshnet.core.protocol.fields import Fields
-from meshnet.core.vocabulary import MeshnetError, ModelId, WeightFormat
+from meshnet.core.vocabulary import Capacity, MeshnetError, ModelId, NodeId, WeightFormat
 
 CONTEXT = 2048
 PROMPT = 512
+HERE = NodeId("here")
+CLOSE_S = 5.0
 
 
 class NoPlanFound(MeshnetError):
@@ -38,11 +43,16 @@ class Ask:
     prompt: int | None
 
 
-def show_plan(settings: Settings, ask: Ask, *, nodes: Path | None, url: str, as_json: bool) -> None:
-    """Print a plan for the nodes of a file, or for those behind `url`. Raises MeshnetError."""
-    mesh, told = _asked(settings, url) if nodes is None else (read_file(nodes), None)
+def show_plan(
+    settings: Settings, ask: Ask, *, nodes: Path | None, url: str | None, as_json: bool
+) -> None:
+    """Print a plan for the nodes of a file, for those of a gateway, or for this machine.
+
+    Raises MeshnetError.
+    """
     shape = _shape(settings)
     wanted = _wanted(ask, shape)
+    mesh, told = _mesh(settings, url) if nodes is None else (read_file(nodes), None)
     chunking, chain = Chunking(settings.prefill_chunk), settings.routes != "star"
     made = plan(shape, mesh, wanted, cutting=chunking.ends, chain=chain)
     if isinstance(made, NoPlan):
@@ -58,27 +68,59 @@ def show_plan(settings: Settings, ask: Ask, *, nodes: Path | None, url: str, as_
         print(now)
 
 
-def _asked(settings: Settings, url: str) -> tuple[Mesh, Fields]:
-    """Return what the nodes behind a gateway measured, and all that it told."""
-    key = settings.api_keys[0].get_secret_value() if settings.api_keys else None
+def _mesh(settings: Settings, url: str | None) -> tuple[Mesh, Fields | None]:
+    """Ask the gateway at `url`, or the one that runs here; where none does, measure.
+
+    Return also what the gateway told.
+    """
+    asked = url or url_here(settings.host, settings.port)
     try:
-        with ApiClient(url, key) as client:
-            told = Fields.of(client.mesh(), url)
-    except ApiError as error:
-        raise ApiError(f"{error} Or name what nodes measured by --nodes FILE.") from None
+        return _told(settings, asked)
+    except NothingThere:
+        if url is not None:
+            raise
+    print(f"no gateway at {asked}: this machine alone is measured", file=sys.stderr)
+    return Mesh({HERE: run_loop(lambda: _measured(settings))}, head_machine=machine_id()), None
+
+
+def _told(settings: Settings, url: str) -> tuple[Mesh, Fields]:
+    key = settings.api_keys[0].get_secret_value() if settings.api_keys else None
+    with ApiClient(url, key) as client:
+        told = Fields.of(client.mesh(), url)
     if not told.has("measured"):
-        raise ApiError(f"{url} tells nothing that nodes measured: it is of an older version")
-    return mesh_of(told.object("measured")), told
+        raise ApiError(f"{url} is of a version that tells nothing its nodes measured")
+    measured = told.object("measured")
+    if not measured.objects("nodes", count_max=NODES_MAX):
+        raise ApiError(
+            f"no node behind {url} has measured itself: start them with MESHNET_MEASURE=1"
+        )
+    return mesh_of(measured), told
+
+
+async def _measured(settings: Settings) -> Capacity:
+    from meshnet.cli.measured import measured_capacity
+    from meshnet.node.compute import ComputeThread
+
+    threads = settings.threads or cores()
+    compute = ComputeThread(name="measure", on_start=lambda: _set_threads(threads))
+    try:
+        return await measured_capacity(settings, compute, threads=threads, model=settings.model)
+    finally:
+        compute.close(CLOSE_S)
+
+
+def _set_threads(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)
 
 
 def _shape(settings: Settings) -> ModelShape:
     from meshnet.engine.model_shape import model_shape
-    from meshnet.engine.models.pull import resolve_config
 
-    console = Console(stderr=True)
-    found = resolve_config(settings.model, Path(settings.cache_dir), Bars())
+    found = resolve_shape(settings.model, settings)
     weights = format_of(settings.weights) or WeightFormat.INT8
-    with console.status(f"Reading the shape of {found.name}"):
+    with Console(stderr=True).status(f"Reading the shape of {found.name}"):
         return model_shape(found.path, weights, model=ModelId(found.name))
 
 

@@ -194,7 +194,7 @@ def read_model(
     """
     model_class = shard_class(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], held, part, matrices)
     try:
-        with _quiet():
+        with quiet():
             # Left to itself transformers takes sdpa where a model has it, else eager.
             model, info = model_class.from_pretrained(
                 None,
@@ -262,7 +262,7 @@ def _opened(file: Path) -> Any:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence reports on tensors that are meant to be left out, and the progress bar."""
     verbosity = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()

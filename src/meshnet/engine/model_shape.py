@@ -14,8 +14,9 @@ only a run tells.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from meshnet.core.planning import LayerShape, ModelShape
 from meshnet.core.protocol.marks import MARKS_MAX
 from meshnet.core.vocabulary import KVBytes, LayerRange, ModelError, ModelId, WeightFormat
 from meshnet.engine.cache import allocated_bytes, copy_bytes, kv_bytes, sums_up
-from meshnet.engine.checkpoint import read_config
+from meshnet.engine.checkpoint import quiet, read_config
 from meshnet.engine.formats import dtype_of
 from meshnet.engine.forward import LayerRunner
 from meshnet.engine.identity import context_length, inseparable_layers
@@ -63,7 +64,8 @@ def model_shape(path: Path, weights: WeightFormat, *, model: ModelId | None = No
 def config_shape(config: Any, weights: WeightFormat, model: ModelId) -> ModelShape:
     """Tell what a model of this configuration takes. Raises ModelError."""
     try:
-        return shape_of(config, weights, model)
+        with quiet():
+            return shape_of(config, weights, model)
     # What a model's own code makes of tensors without values is anybody's guess.
     except (RuntimeError, ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
         why = str(error).partition("\n")[0]
@@ -151,38 +153,45 @@ class _States:
         leave_experts_out(model)
         self.runner = LayerRunner(model, dtype_of(weights))
         self._context = context_length(model.config)
+        self._runs = inseparable_layers(model.config)
         self._kinds = [_kind(layer) for layer in held_layers(model)]
         self._known: dict[Any, _State] = {}
 
     def of(self, layer: int) -> _State:
-        """Layers of one kind keep the same."""
-        cache = self.runner.new_cache(LayerRange(layer, layer + 1)).layers[layer]
-        key = (type(cache), _window(cache), self._kinds[layer])
+        """Layers of one kind keep the same, unless they use each other's."""
+        cache = self.runner.new_cache(LayerRange(layer, layer + 1))
+        held = _of_layer(cache, layer)
+        key = (*(type(each) for each in held.layers), _window(held), self._kinds[layer])
+        if self._run_of(layer):
+            return self._state(layer)
         if key not in self._known:
             self._known[key] = self._state(layer)
         return self._known[key]
+
+    def _run_of(self, layer: int) -> LayerRange | None:
+        return next((run for run in self._runs if run.start <= layer < run.stop), None)
 
     def _state(self, layer: int) -> _State:
         prefilled = [(length, self._prefilled(layer, length)) for length in PREFILLS]
         cache = prefilled[-1][1]
         taken = kv_bytes(prefilled, self._context)
         copies = MARKS_MAX * copy_bytes(cache) if sums_up(cache) else 0
-        held = cache.layers[layer]
-        if not isinstance(held, BufferedLayer) or not held.buffer.capacity:
-            return _State(_more(taken, copies), 0, None, allocated_bytes(cache))
-        buffered = held.buffer
+        buffers = [each.buffer for each in cache.layers if isinstance(each, BufferedLayer)]
+        held_bytes = sum(buffer.nbytes for buffer in buffers)
         return _State(
-            kv_bytes=_more(taken, copies),
-            position_bytes=buffered.nbytes // buffered.capacity,
-            window=buffered.window,
-            state_bytes=allocated_bytes(cache) - buffered.nbytes,
+            kv_bytes=replace(taken, fixed=taken.fixed + copies),
+            position_bytes=sum(each.nbytes // each.capacity for each in buffers if each.capacity),
+            window=_window(cache),
+            state_bytes=allocated_bytes(cache) - held_bytes,
         )
 
     def _prefilled(self, layer: int, length: int) -> Any:
-        layers = LayerRange(layer, layer + 1)
+        """Return what the layer keeps of a prefill, and nothing of others."""
+        layers = self._run_of(layer) or LayerRange(layer, layer + 1)
         cache = self.runner.new_cache(layers)
-        self.runner.passing(self._entering(layer, length), layers, [Segment(0, length, cache)])
-        return cache
+        entering = self._entering(layers.start, length)
+        self.runner.passing(entering, layers, [Segment(0, length, cache)])
+        return _of_layer(cache, layer)
 
     def _entering(self, layer: int, length: int) -> Tensor | Passing:
         runner = self.runner
@@ -203,12 +212,16 @@ def _kind(layer: nn.Module) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return tuple((name, tuple(weight.shape)) for name, weight in layer.named_parameters())
 
 
+def _of_layer(cache: Any, layer: int) -> Any:
+    """Return a cache of one layer alone; some models keep states in a list of their own."""
+    at = slice(layer, layer + 1)
+    states = list(getattr(cache, "linear_cache", ()))
+    return SimpleNamespace(layers=cache.layers[at], linear_cache=states[at])
+
+
 def _window(cache: Any) -> int | None:
-    return cache.buffer.window if isinstance(cache, BufferedLayer) else None
-
-
-def _more(taken: KVBytes, copies: int) -> KVBytes:
-    return KVBytes(taken.per_token, taken.fixed + copies, taken.grid)
+    windows = [each.buffer.window for each in cache.layers if isinstance(each, BufferedLayer)]
+    return windows[0] if windows else None
 
 
 def _multiplies(layer: nn.Module, config: Any) -> int:
