@@ -114,7 +114,20 @@ def test_the_bytes_of_a_session_are_what_the_description_says(middle: TorchModel
 
     middle.run(hidden_step(MIDDLE, hidden_of(tokens)), state)
 
-    assert middle.state_bytes(state) == middle.description.kv_bytes.of(tokens)
+    said = middle.description.kv_bytes
+    assert middle.state_bytes(state) == said.without_spare().of(tokens)
+    assert said.of(tokens) == said.without_spare().of(tokens) + said.spare_of(tokens)
+
+
+def test_a_row_that_leaves_the_layers_is_what_the_description_says(middle: TorchModelShard):
+    left = middle.run(hidden_step(MIDDLE, hidden_of(9)), middle.new_state(MIDDLE))
+
+    assert isinstance(left, Activation)
+    assert len(left.data) == 9 * middle.description.kv_bytes.spare
+
+
+def test_nothing_leaves_the_last_layers(tail: TorchModelShard):
+    assert tail.description.kv_bytes.spare == 0
 
 
 @pytest.mark.parametrize("layers", [LayerRange(0, 2), LayerRange(1, 3), LayerRange(3, 5)], ids=str)

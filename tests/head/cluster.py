@@ -23,6 +23,7 @@ from meshnet.core.vocabulary import (
     NodeDescription,
     NodeId,
     SamplingParams,
+    SessionDescription,
     SessionId,
 )
 from meshnet.head import Directory, FinishEvent, GenerationRequest, Head, HeadLimits, TokenEvent
@@ -132,6 +133,13 @@ class Cluster:
         self.reserves.append((node, request.session))
         await asyncio.sleep(0.001)
         return await self._up(node).reserve(request)
+
+    async def session(
+        self, node: NodeId, session: SessionId, timeout_s: float
+    ) -> SessionDescription | None:
+        await asyncio.sleep(0.001)
+        service = self._up(node)
+        return service.session(session) if isinstance(service, NodeService) else None
 
     async def release(
         self, node: NodeId, session: SessionId, timeout_s: float, *, linger: bool = False

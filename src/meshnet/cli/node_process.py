@@ -131,6 +131,7 @@ class _Node:
                 pin_s=min(5.0, settings.kv_ttl_seconds),
                 shards_max=settings.max_loaded_shards,
                 move_bytes_per_s=settings.move_bytes_per_second,
+                keep_activations=settings.keep_activations,
             ),
             clock=time.monotonic,
             record=self._telemetry.record,

@@ -107,6 +107,11 @@ class Settings(BaseSettings):
     measure: bool | None = Field(
         None, description="Measure this node when it starts, in seconds (default: if it joins)"
     )
+    keep_activations: bool = Field(
+        True,
+        description="Keep what leaves a shard beside its K/V, so that a node behind it can be "
+        "replaced without a prefill of all nodes",
+    )
     max_loaded_shards: int = Field(4, ge=1, le=64, description="Shards one node may hold")
     mesh_token: SecretStr | None = Field(
         None, description="Shared secret between gateway and nodes; required beyond loopback"

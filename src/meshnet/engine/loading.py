@@ -11,6 +11,7 @@ import torch
 
 from meshnet.core.vocabulary import (
     Capabilities,
+    KVBytes,
     LayerRange,
     ModelError,
     ModelId,
@@ -200,7 +201,7 @@ def _description(
             exact=findings.exact and form.steady,
             moves=findings.kv_cache and not changing and can_move(runner.new_cache(runner.held)),
         ),
-        kv_bytes=findings.kv_bytes,
+        kv_bytes=_session_bytes(findings, runner),
         weight_bytes=weight_bytes(loaded.model),
         bytes_read=loaded.bytes_read,
         arithmetic=arithmetic(form, runner.attention, runner.device),
@@ -208,6 +209,16 @@ def _description(
         weights=form.weights.value,
         operators=form.operators,
     )
+
+
+def _session_bytes(findings: Findings, runner: Runner) -> KVBytes:
+    """Add what leaves the last layer, where it is one row of hidden states a position."""
+    rows = not runner.leading_axes and not runner.per_layer_width
+    if not findings.kv_cache or not rows or runner.held.stop == runner.total:
+        return findings.kv_bytes
+    leaving = runner.hidden_size * runner.dtype.itemsize
+    promised = findings.kv_bytes
+    return replace(promised, per_token=promised.per_token + leaving, spare=leaving)
 
 
 def _device(name: str) -> torch.device:

@@ -94,7 +94,7 @@ class Calls:
         for node in avoid if asked.lost else ():
             self._directory.suspect(node)
         await self._directory.refresh()
-        found = self._directory.route(self._model, avoid, asked.fingerprint)
+        found = self._directory.route(self._model, avoid, asked.fingerprint, asked.keep)
         if isinstance(found, Route):
             return Rerouted(found)
         return NoRoute(f"{asked.reason}; {found}")

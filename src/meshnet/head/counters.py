@@ -22,6 +22,12 @@ class HeadCounters:
     refills: Counter[RefillReason] = field(default_factory=Counter)
     moves: int = 0
     """Sessions that changed nodes with their cache."""
+    partial_refills: int = 0
+    """Those of them in which some hops kept what they held."""
+    refilled_positions: int = 0
+    """What hops ran again for them, those of each hop counted."""
+    inexact: int = 0
+    """Hops of another arithmetic that took part half-way."""
     holds: int = 0
     """Times a generation began to ask nodes to hold something for it."""
     releases: int = 0

@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 
 from meshnet.core.routing import Inventory, NoRoute, find_route
@@ -108,13 +109,20 @@ class Directory:
         return Inventory({each.node: each for each in self.snapshot()}, self.suspects())
 
     def route(
-        self, model: ModelId, avoid: Collection[NodeId] = (), fingerprint: str | None = None
+        self,
+        model: ModelId,
+        avoid: Collection[NodeId] = (),
+        fingerprint: str | None = None,
+        keep: Collection[Hop] = (),
     ) -> Route | NoRoute:
-        """Return the best route known now; one through `avoid` only where there is no other."""
-        inventory = self.inventory()
-        found = find_route(inventory, model, avoid, fingerprint, chained=self._chained)
+        """Return the best route known now; one through `avoid` only where there is no other.
+
+        `keep` are hops that hold something of the generation that asks.
+        """
+        find = partial(find_route, self.inventory(), model, chained=self._chained, keep=keep)
+        found = find(avoid, fingerprint)
         if isinstance(found, NoRoute) and avoid:
-            found = find_route(inventory, model, (), fingerprint, chained=self._chained)
+            found = find((), fingerprint)
         if isinstance(found, NoRoute) or self._kv_cache:
             return found
         return replace(found, kv_cache=False)

@@ -68,8 +68,17 @@ class Observation:
 
     def refilling(self, refilling: Refilling) -> None:
         self._counters.refills[refilling.reason] += 1
+        self._counters.partial_refills += refilling.partial
+        self._counters.refilled_positions += refilling.positions
         self._record(
-            Refilled(refilling.reason.value, self._session, refilling.attempt, self._trace)
+            Refilled(
+                refilling.reason.value,
+                self._session,
+                refilling.attempt,
+                self._trace,
+                refilling.positions,
+                refilling.partial,
+            )
         )
 
     def moved(self, moved: Moved) -> None:
@@ -100,6 +109,7 @@ class Observation:
         if stats is not None:
             self._counters.prefills += stats.prefills
             self._counters.reused += stats.reused
+            self._counters.inexact += stats.inexact
         self._record(
             GenerationFinished(
                 outcome=self._outcome,
@@ -111,6 +121,7 @@ class Observation:
                 reused=0 if stats is None else stats.reused,
                 ttft_s=self._ttft_s,
                 decode_s=self._last_token_s - (self._ttft_s or 0.0),
+                inexact=0 if stats is None else stats.inexact,
             )
         )
 

@@ -43,6 +43,7 @@ from meshnet.core.vocabulary import (
 )
 from meshnet.node.checking import check_fingerprint, layers_of
 from meshnet.node.compute import Compute
+from meshnet.node.leaving import LeavingRows
 from meshnet.node.refusing import RETRY_AFTER_S, Refused, draining, not_ready
 from meshnet.node.shard import S
 from meshnet.node.shards import LoadedShard, LoadedShards
@@ -148,8 +149,14 @@ class SessionMoves(Generic[S]):
             loaded.store.abandon(lease)
             raise
         assert lease.state is not None, "what is exported is committed"
+        spare_bytes = lease.state.leaving.nbytes
         if not loaded.store.commit(
-            lease, state=lease.state, ids=(), state_bytes=state_bytes, now=self._clock()
+            lease,
+            state=lease.state,
+            ids=(),
+            state_bytes=state_bytes + spare_bytes,
+            spare_bytes=spare_bytes,
+            now=self._clock(),
         ):
             raise KVCacheMiss(MissReason.SUPERSEDED, "overtaken while it was copied")
         return LayerReply(
@@ -228,7 +235,7 @@ class SessionMoves(Generic[S]):
         except BaseException:
             store.withdraw(lease)
             raise
-        kept, now = Kept(state, request.sampling), self._clock()
+        kept, now = Kept(state, request.sampling, LeavingRows(0)), self._clock()
         if not store.commit(
             lease, state=kept, ids=request.tokens, state_bytes=state_bytes, now=now
         ):
@@ -256,7 +263,7 @@ class SessionMoves(Generic[S]):
             tokens=length,
             attempt=request.attempt,
             wire=WIRE_VERSION,
-            bytes_needed=told.kv_bytes.of(length),
+            bytes_needed=told.kv_bytes.without_spare().of(length),
             now=self._clock(),
         )
         return loaded, lease

@@ -33,7 +33,6 @@ from meshnet.core.vocabulary import (
     BadField,
     Capacity,
     KVCacheMiss,
-    LayerRange,
     MeshnetError,
     MissReason,
     ModelId,
@@ -42,35 +41,18 @@ from meshnet.core.vocabulary import (
     NoRoom,
     SessionDescription,
     SessionId,
-    ShardDescription,
     ShardStep,
 )
 from meshnet.node.checking import check_fingerprint, layers_of, new_positions, step_of
 from meshnet.node.compute import Compute
 from meshnet.node.moving import NOBODY, Givers, SessionMoves
 from meshnet.node.refusing import RETRY_AFTER_S, Refused, draining, not_ready, spent
+from meshnet.node.replaying import replay
 from meshnet.node.shard import S, Shard
-from meshnet.node.shards import LoadedShard, LoadedShards, NodeLimits, ShardWork
+from meshnet.node.shards import LoadedShards, NodeLimits, ShardWork
 from meshnet.node.steps import UNSPENT, Done, Failed, Kept, Spent, StepJob, Unwanted
+from meshnet.node.visit import Visit
 from meshnet.telemetry.events import Fault, ForwardServed, Record, record_nothing
-
-
-class _Visit(Generic[S]):
-    """One forward request on its way: what was resolved so far, and what it took."""
-
-    __slots__ = ("deadline", "held", "layers", "loaded", "request", "spent")
-
-    def __init__(
-        self,
-        request: ForwardRequest,
-        loaded: LoadedShard[S],
-        held: ShardDescription,
-        layers: LayerRange,
-        deadline: float | None,
-    ) -> None:
-        self.request, self.loaded, self.held = request, loaded, held
-        self.layers, self.deadline = layers, deadline
-        self.spent = UNSPENT
 
 
 class NodeService(Generic[S]):
@@ -130,10 +112,14 @@ class NodeService(Generic[S]):
     async def forward(self, request: ForwardRequest) -> Reply:
         """Run one step of a session, or say why not. Raises nothing but cancellation."""
         arrived = self._clock()
-        visit: _Visit[S] | None = None
+        visit: Visit[S] | None = None
         outcome = "cancelled"
         try:
             visit = self._resolve(request, arrived)
+            if request.replay:
+                reply: Reply = replay(request, visit.loaded, visit.layers, arrived)
+                outcome = "ok"
+                return reply
             job = self._job(visit, arrived)
             try:
                 await self._compute.step(job)
@@ -210,6 +196,7 @@ class NodeService(Generic[S]):
             sessions_max=self._shards.sessions_max,
             kv_bytes=self._shards.kv_bytes,
             kv_bytes_max=self._limits.kv_bytes_max,
+            replay=True,
             compute_s=sum(each.compute_s for each in work),
             steps=sum(each.steps for each in work),
             device=self._device,
@@ -232,17 +219,19 @@ class NodeService(Generic[S]):
         if request.tokens < 1:
             raise BadField("tokens", "at least 1", request.tokens)
         if held.capabilities.kv_cache:
+            tokens = min(request.tokens, held.context_length)
             loaded.store.reserve(
                 request.session,
                 layers=layers,
-                bytes_needed=held.kv_bytes.of(min(request.tokens, held.context_length)),
+                bytes_needed=held.kv_bytes.of(tokens),
+                spare_bytes=held.kv_bytes.spare_of(tokens),
                 attempt=request.attempt,
                 now=self._clock(),
                 adopt=request.adopt,
             )
         return loaded.store.running(request.session)
 
-    def _resolve(self, request: ForwardRequest, arrived: float) -> _Visit[S]:
+    def _resolve(self, request: ForwardRequest, arrived: float) -> Visit[S]:
         """Find out what is asked of which shard. Raises Refused, MeshnetError."""
         if not self.ready:
             raise Refused(not_ready())
@@ -254,11 +243,11 @@ class NodeService(Generic[S]):
             if deadline <= arrived:
                 raise Refused(spent())
         loaded = self._shards.of(request.model)
-        held = loaded.shard.description
+        held = loaded.description
         check_fingerprint(request.fingerprint, held)
-        return _Visit(request, loaded, held, layers_of(request.layers, held), deadline)
+        return Visit(request, loaded, held, layers_of(request.layers, held), deadline)
 
-    def _job(self, visit: _Visit[S], arrived: float) -> StepJob[S]:
+    def _job(self, visit: Visit[S], arrived: float) -> StepJob[S]:
         """Check what needs no lease, take one, and word the step. Raises MeshnetError."""
         request, loaded, held = visit.request, visit.loaded, visit.held
         activation, length = new_positions(request, visit.layers, held)
@@ -284,9 +273,10 @@ class NodeService(Generic[S]):
             waiting,
             wanted=loaded.store.holds,
             clock=self._clock,
+            row_bytes=held.kv_bytes.spare,
         )
 
-    def _lease(self, visit: _Visit[S], length: int, now: float) -> Lease[Kept[S]] | None:
+    def _lease(self, visit: Visit[S], length: int, now: float) -> Lease[Kept[S]] | None:
         """Lease the session for the step; None where nothing is cached. Raises MeshnetError."""
         request, held, loaded = visit.request, visit.held, visit.loaded
         if request.mode is Mode.STATELESS:
@@ -297,7 +287,8 @@ class NodeService(Generic[S]):
             if request.mode is Mode.DECODE:
                 raise KVCacheMiss(MissReason.CACHING_OFF, "this shard does not cache")
             return None
-        bytes_needed = held.kv_bytes.of(request.past_length + length)
+        after = request.past_length + length
+        bytes_needed, spare_bytes = held.kv_bytes.of(after), held.kv_bytes.spare_of(after)
         if request.mode is Mode.PREFILL:
             return loaded.store.prefill(
                 request.session,
@@ -306,6 +297,7 @@ class NodeService(Generic[S]):
                 attempt=request.attempt,
                 wire=request.wire,
                 bytes_needed=bytes_needed,
+                spare_bytes=spare_bytes,
                 now=now,
             )
         lease = loaded.store.decode(
@@ -316,6 +308,7 @@ class NodeService(Generic[S]):
             prefix=request.prefix,
             attempt=request.attempt,
             bytes_needed=bytes_needed,
+            spare_bytes=spare_bytes,
             now=now,
             truncate=request.truncate and held.capabilities.shortens,
             adopt=request.adopt,
@@ -323,7 +316,7 @@ class NodeService(Generic[S]):
         assert lease.state is not None, "a decode is leased on committed positions only"
         return lease
 
-    def _settle(self, visit: _Visit[S], job: StepJob[S]) -> Reply:
+    def _settle(self, visit: Visit[S], job: StepJob[S]) -> Reply:
         """End the lease by how the step ended, and say so."""
         store, lease, outcome = visit.loaded.store, job.lease, job.outcome
         match outcome:
@@ -349,31 +342,36 @@ class NodeService(Generic[S]):
                 assert_never(outcome)
 
     def _settle_done(
-        self, visit: _Visit[S], step: ShardStep, lease: Lease[Kept[S]] | None, done: Done[S]
+        self, visit: Visit[S], step: ShardStep, lease: Lease[Kept[S]] | None, done: Done[S]
     ) -> Reply:
         loaded = visit.loaded
         visit.spent = done.spent
         loaded.count(step.length, done.spent.own_s)
         if lease is None or done.state is None:
-            return done.reply(cached=None)
+            return visit.reply(done, cached=None)
         if not loaded.shard.description.capabilities.kv_cache:
             loaded.store.abandon(lease, EvictionReason.RELEASED)
             if visit.request.mode is Mode.DECODE:
                 return refusal_of(
                     KVCacheMiss(MissReason.CACHING_OFF, "this shard found out it does not cache")
                 )
-            return done.reply(cached=None)
+            return visit.reply(done, cached=None)
         kept = lease.state
         if kept is None or kept.state is not done.state or kept.sampling is not step.sampling:
-            kept = Kept(done.state, step.sampling)
+            kept = Kept(done.state, step.sampling, done.leaving)
         committed = loaded.store.commit(
-            lease, state=kept, ids=step.tokens, state_bytes=done.state_bytes, now=self._clock()
+            lease,
+            state=kept,
+            ids=step.tokens,
+            state_bytes=done.state_bytes + done.leaving.nbytes,
+            spare_bytes=done.leaving.nbytes,
+            now=self._clock(),
         )
         if not committed:
             return self._superseded(visit)
-        return done.reply(cached=lease.length_after)
+        return visit.reply(done, cached=lease.length_after)
 
-    def _superseded(self, visit: _Visit[S]) -> Refusal:
+    def _superseded(self, visit: Visit[S]) -> Refusal:
         """Say why a finished step counts for nothing; the session here is another's, or gone."""
         session = visit.request.session
         assert session is not None, "a lease has a session"
@@ -387,7 +385,7 @@ class NodeService(Generic[S]):
         now = self._clock()
         self._record(
             ForwardServed(
-                mode=request.mode.value,
+                mode="replay" if request.replay else request.mode.value,
                 outcome=outcome,
                 step_s=now - arrived,
                 compute_s=spent.compute_s,

@@ -6,7 +6,7 @@ One device: all shards share one byte budget. One shard per model, at most `shar
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic
 
 from meshnet.core.sessions.budget import ByteBudget
@@ -38,6 +38,8 @@ class NodeLimits:
     shards_max: int = 1
     move_bytes_per_s: float | None = None
     """How fast a session may come from another node; None: as fast as it can."""
+    keep_activations: bool = True
+    """What leaves a shard is kept beside its K/V, for a hop behind it that may be lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +56,16 @@ class ShardWork:
 class LoadedShard(Generic[S]):
     shard: Shard[S]
     store: SessionCacheStore[Kept[S]]
+    keeps: bool = True
     steps: int = 0
     tokens: int = 0
     compute_s: float = 0.0
 
     @property
     def description(self) -> ShardDescription:
-        return self.shard.description
+        """What the shard says of itself, and the bytes that a session takes here."""
+        told = self.shard.description
+        return told if self.keeps else replace(told, kv_bytes=told.kv_bytes.without_spare())
 
     def count(self, tokens: int, compute_s: float) -> None:
         self.steps += 1
@@ -88,8 +93,9 @@ class LoadedShards(Generic[S]):
             sessions_max=self._limits.sessions_max,
             ttl_s=self._limits.ttl_s,
             pin_s=self._limits.pin_s,
+            drop_spare=lambda kept: kept.leaving.drop(),
         )
-        self._by_model[model] = LoadedShard(shard, store)
+        self._by_model[model] = LoadedShard(shard, store, self._limits.keep_activations)
 
     def remove(self, model: ModelId) -> None:
         """Forget the shard of `model` and every session of it. Raises WrongShard."""

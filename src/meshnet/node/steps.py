@@ -16,23 +16,25 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic
 
-from meshnet.core.protocol.messages import ActivationReply, Code, Refusal, Reply, TokenReply
+from meshnet.core.protocol.messages import Code, Refusal
 from meshnet.core.protocol.refusals import refusal_of
 from meshnet.core.scheduling.steps import WaitingStep
 from meshnet.core.sessions.entry import Lease
-from meshnet.core.vocabulary import Activation, Drawn, MeshnetError, SamplingParams, ShardStep
+from meshnet.core.vocabulary import Drawn, MeshnetError, SamplingParams, ShardStep
+from meshnet.node.leaving import LeavingRows
 from meshnet.node.shard import Result, S, Shard
 
 
 @dataclass(frozen=True, slots=True)
 class Kept(Generic[S]):
-    """What the store keeps for a session: the shard's state, and how its tokens are drawn.
+    """What the store keeps for a session: the shard's state, how to draw, what left the layers.
 
     Sampling parameters travel with what starts a state, never with a decode.
     """
 
     state: S
     sampling: SamplingParams
+    leaving: LeavingRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +58,7 @@ class Done(Generic[S]):
     state: S | None
     state_bytes: int
     spent: Spent
-
-    def reply(self, *, cached: int | None) -> Reply:
-        compute_us = round(self.spent.compute_s * 1e6)
-        if isinstance(self.result, Activation):
-            return ActivationReply(self.result, cached, compute_us)
-        return TokenReply(self.result, self.text, cached, compute_us)
+    leaving: LeavingRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +101,14 @@ class StepJob(Generic[S]):
         *,
         wanted: Callable[[Lease[Kept[S]]], bool],
         clock: Callable[[], float],
+        row_bytes: int = 0,
     ) -> None:
+        """`row_bytes`: of a position, to be kept of what leaves the layers; 0 keeps nothing."""
         self.shard = shard
         self.step = step
         self.waiting = waiting
         self.clock = clock
-        self._wanted = wanted
+        self._wanted, self._row_bytes = wanted, row_bytes
         self._asked_at = clock()
         self._began_at = 0.0
         self.lease = lease
@@ -137,12 +136,13 @@ class StepJob(Generic[S]):
             ids = result.ids if isinstance(result, Drawn) else ()
             text = "".join(map(self.shard.text_of, ids))
             state_bytes = 0 if self.state is None else self.shard.state_bytes(self.state)
+            leaving = self._leaving(result)
         except Exception as error:  # noqa: BLE001  # boundary: see `fail`
             self.fail(error)
             return
         compute_s = self.clock() - self._began_at
         spent = Spent(self._began_at - self._asked_at, compute_s, compute_s * share, batch)
-        self.outcome = Done(result, text, self.state, state_bytes, spent)
+        self.outcome = Done(result, text, self.state, state_bytes, spent, leaving)
         self.state = None
 
     def fail(self, error: Exception) -> None:
@@ -157,6 +157,17 @@ class StepJob(Generic[S]):
     def let_go(self) -> None:
         """Drop what holds the session's state: frames and futures may outlive the step."""
         self.lease = self.state = self.outcome = None
+
+    def _leaving(self, result: Result) -> LeavingRows:
+        """Keep what left the layers beside what was kept of the session before."""
+        lease = self.lease
+        if lease is None:
+            return LeavingRows(0)
+        kept = lease.state
+        rows = self._row_bytes if lease.keeps else 0
+        leaving = LeavingRows(rows) if kept is None else kept.leaving
+        leaving.put(self.step.past_length, result)
+        return leaving
 
     def _state(self) -> S | None:
         if self.lease is None:

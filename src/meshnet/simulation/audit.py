@@ -60,6 +60,11 @@ class AuditedStore(Store):
             if old in self._out:
                 self.complaints.append(f"{session}: adopted {old}, of which a step ran")
             self._attempts[session] = asked["attempt"]
+        newest, attempt = self._attempts.get(session), asked["attempt"]
+        if attempt is not None and newest is not None:
+            if attempt < newest:
+                self.complaints.append(f"{session}: decode of attempt {attempt} after {newest}")
+            self._attempts[session] = max(attempt, newest)
         if session in self._out:
             self.complaints.append(f"{session}: two leases at once")
         self._out[session] = lease

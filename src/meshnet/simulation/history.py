@@ -23,6 +23,10 @@ class History:
     wrong: tuple[str, ...]
     unfinished: tuple[str, ...]
     violations: tuple[str, ...]
+    partial_refills: int = 0
+    """Those of the refills in which some hops kept what they held."""
+    refilled_positions: int = 0
+    """What hops ran again for refills, those of each hop counted."""
 
     @property
     def complaints(self) -> tuple[str, ...]:

@@ -1,10 +1,14 @@
-"""A node of an older protocol, beside the real `NodeService`."""
+"""Nodes of older protocols, beside the real `NodeService`."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from meshnet.core.protocol.messages import (
     ActivationReply,
+    Code,
     ForwardRequest,
+    Mode,
     Refusal,
     Reply,
     Reserved,
@@ -16,16 +20,20 @@ from meshnet.core.vocabulary import (
     HIDDEN,
     Activation,
     BadField,
+    KVCacheMiss,
     MeshnetError,
+    MissReason,
     NodeDescription,
     NodeId,
     SamplingParams,
+    SessionDescription,
     SessionId,
     ShardStep,
 )
 from meshnet.head.directory import undescribed
+from meshnet.node.service import NodeService
 from meshnet.simulation.machine import SimCompute
-from meshnet.simulation.toy_shard import ToyShard
+from meshnet.simulation.toy_shard import ToyShard, ToyState
 
 
 class OldNode:
@@ -64,3 +72,23 @@ class OldNode:
     def describe(self) -> NodeDescription:
         """What its operator wrote down for it; the node itself has no such answer."""
         return undescribed(self._node, (self._shard.description,))
+
+
+class NodeBeforeReplays(NodeService[ToyState]):
+    """A node from before ADR-0041: attempts rise with prefills only, and it keeps no rows."""
+
+    async def forward(self, request: ForwardRequest) -> Reply:
+        if request.replay or request.fill:
+            return Refusal(Code.BAD_REQUEST, "flags of this version")
+        if request.mode is Mode.DECODE and request.session is not None and request.adopt is None:
+            held = self.session(request.session)
+            if held is not None and held.attempt != request.attempt:
+                return refusal_of(KVCacheMiss(MissReason.ATTEMPT, "another attempt"))
+        return await super().forward(request)
+
+    def describe(self) -> NodeDescription:
+        return replace(super().describe(), replay=False)
+
+    def session(self, session: SessionId) -> SessionDescription | None:
+        held = super().session(session)
+        return None if held is None else replace(held, replayable=0)

@@ -49,6 +49,8 @@ class NodePlan:
     batches: bool = True
     sums_up: bool = False
     """Its sessions cannot be shortened, only go back to marks."""
+    replays: bool = True
+    """It knows ADR-0041."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ def plan(seed: int, faults: Faults) -> ClusterPlan:
     cluster = _sharing(cluster, random.Random(f"devices {seed}"))
     cluster = _summing_up(cluster, random.Random(f"states {seed}"))
     cluster = _draining(cluster, random.Random(f"drains {seed}"))
+    cluster = _aging(cluster, random.Random(f"versions {seed}"))
     return _going_on(cluster, random.Random(f"turns {seed}"))
 
 
@@ -138,6 +141,14 @@ def _draining(cluster: ClusterPlan, rng: random.Random) -> ClusterPlan:
     if len(names) <= len(CUTS) or rng.random() < 0.5:
         return cluster
     return replace(cluster, drains=((rng.choice(names), rng.uniform(0.0, START_MAX_S)),))
+
+
+def _aging(cluster: ClusterPlan, rng: random.Random) -> ClusterPlan:
+    """In one cluster of four, some nodes are from before ADR-0041."""
+    if rng.random() < 0.75:
+        return cluster
+    nodes = tuple(replace(node, replays=rng.random() < 0.5) for node in cluster.nodes)
+    return replace(cluster, nodes=nodes)
 
 
 def _going_on(cluster: ClusterPlan, rng: random.Random) -> ClusterPlan:

@@ -121,7 +121,7 @@ class ToyShard:
         capabilities: Capabilities = CACHING,
         fail_after: Callable[[], int | None] = never,
     ) -> None:
-        self._fail_after = fail_after
+        self._fail_after, leaving = fail_after, ROW_BYTES * (layers.stop < layers_total)
         self._description = ShardDescription(
             model=model,
             fingerprint=fingerprint,
@@ -132,7 +132,7 @@ class ToyShard:
             vocab_size=VOCABULARY,
             context_length=context_length,
             capabilities=capabilities,
-            kv_bytes=KVBytes(per_token=LAYER_BYTES_PER_TOKEN * len(layers)),
+            kv_bytes=KVBytes(LAYER_BYTES_PER_TOKEN * len(layers) + leaving, spare=leaving),
             weight_bytes=len(layers),
             bytes_read=len(layers),
             arithmetic="toy",

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from unittest.mock import patch
 
+from meshnet.core.generation import machine as generation
 from meshnet.core.generation.limits import (
     AdmissionLimits,
     Backoff,
@@ -27,6 +28,7 @@ from meshnet.core.generation.limits import (
     StepTimeout,
 )
 from meshnet.core.generation.machine import Generation
+from meshnet.core.generation.questions import Questions
 from meshnet.core.generation.relocating import RelocatingGeneration
 from meshnet.core.sessions.store import SessionCacheStore
 from meshnet.core.vocabulary import NodeId, SessionId
@@ -35,6 +37,8 @@ from meshnet.head import driver as head_driver
 from meshnet.head.directory import DirectoryLimits
 from meshnet.head.lingering import LingeringSessions, PrefixLimits
 from meshnet.node import shards as node_shards
+from meshnet.node import steps as node_steps
+from meshnet.node.leaving import LeavingRows
 from meshnet.node.service import NodeService
 from meshnet.node.shards import NodeLimits
 from meshnet.simulation.audit import Store, audited
@@ -45,10 +49,10 @@ from meshnet.simulation.history import History, broken
 from meshnet.simulation.loop import VirtualLoop, run
 from meshnet.simulation.machine import Machine, SimCompute
 from meshnet.simulation.network import Network
-from meshnet.simulation.old_node import OldNode
+from meshnet.simulation.old_node import NodeBeforeReplays, OldNode
 from meshnet.simulation.peers import SimPeers
 from meshnet.simulation.plan import LAYERS_TOTAL, ClusterPlan, Kind, NodePlan, plan
-from meshnet.simulation.toy_shard import CACHING, SUMMING, TOY_MODEL, ToyShard
+from meshnet.simulation.toy_shard import CACHING, SUMMING, TOY_MODEL, ToyShard, ToyState
 from meshnet.simulation.wire import Service, SimHopClient
 from meshnet.wire.handing import Handing
 
@@ -86,6 +90,8 @@ class Parts:
     generation: type[Generation] = RelocatingGeneration
     handing: type[Handing] = Handing
     lingering: type[LingeringSessions] = LingeringSessions
+    leaving: type[LeavingRows] = LeavingRows
+    questions: type[Questions] = Questions
 
 
 REAL_PARTS = Parts()
@@ -211,13 +217,17 @@ class World:
         )
         if node.kind is Kind.OLD:
             return OldNode(node.node, shard, compute)
-        return NodeService(
+        service = NodeService[ToyState] if node.replays else NodeBeforeReplays
+        return service(
             node=node.node,
             pid=1,
             shards=[shard],
             compute=compute,
             limits=NodeLimits(
-                kv_bytes_max=node.kv_bytes_max, sessions_max=node.sessions_max, ttl_s=TTL_S
+                kv_bytes_max=node.kv_bytes_max,
+                sessions_max=node.sessions_max,
+                ttl_s=TTL_S,
+                keep_activations=node.replays,
             ),
             clock=asyncio.get_running_loop().time,
             givers=SimHopClient(node.node, self.network, self.machines),
@@ -308,6 +318,8 @@ class World:
             generations=len(outcomes),
             tokens=sum(len(each.tokens) for each in outcomes),
             refills=sum(each.head.counters.refills.total() for each in self.heads),
+            partial_refills=sum(each.head.counters.partial_refills for each in self.heads),
+            refilled_positions=sum(each.head.counters.refilled_positions for each in self.heads),
             events=events,
             virtual_s=virtual_s,
             wrong=_said(each.wrong() for each in outcomes),
@@ -346,6 +358,8 @@ def simulate_plan(
                 patch.object(head_driver, "RelocatingGeneration", parts.generation)
             )
             patches.enter_context(patch.object(head_driver, "LingeringSessions", parts.lingering))
+            patches.enter_context(patch.object(node_steps, "LeavingRows", parts.leaving))
+            patches.enter_context(patch.object(generation, "Questions", parts.questions))
             await world.live()
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)

@@ -94,12 +94,17 @@ class GenerationStarted:
 
 @dataclass(frozen=True, slots=True)
 class Refilled:
-    """The head prefills a running generation again."""
+    """The head fills a running generation again: `positions`, counted for each hop that runs them.
+
+    `partial`: other hops kept what they held.
+    """
 
     reason: str
     session: str
     attempt: int
     request: str | None = None
+    positions: int = 0
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +139,8 @@ class GenerationFinished:
     ttft_s: float | None = None
     decode_s: float = 0.0
     """From the first token to the last, as they were there for the consumer."""
+    inexact: int = 0
+    """Hops of another arithmetic that took part half-way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,15 @@ class Metrics:
             "meshnet_refills", "Prefills that repaired a running generation", "reason"
         )
         self._moves = self._counter("meshnet_moves", "Sessions that changed nodes with their cache")
+        self._partial_refills = self._counter(
+            "meshnet_partial_refills", "Those of them in which some hops kept theirs", "reason"
+        )
+        self._refilled_positions = self._counter(
+            "meshnet_refilled_positions", "Positions that hops ran again, of each hop", "reason"
+        )
+        self._inexact = self._counter(
+            "meshnet_inexact_recoveries", "Hops of another arithmetic that took over half-way"
+        )
         self._ttft = self._histogram("meshnet_ttft_seconds", "Time to the first token")
         self._tokens = self._counter("meshnet_tokens", "Tokens emitted by this head")
         self._reused = self._counter(
@@ -144,9 +153,12 @@ class Metrics:
                 self._started.inc()
             case Refilled(reason=reason):
                 self._refills.labels(reason).inc()
+                self._partial_refills.labels(reason).inc(int(event.partial))
+                self._refilled_positions.labels(reason).inc(event.positions)
             case FirstToken():
                 self._ttft.observe(event.ttft_s)
             case GenerationFinished(outcome=outcome):
                 self._generations.labels(outcome).inc()
                 self._tokens.inc(event.tokens)
                 self._reused.inc(event.reused)
+                self._inexact.inc(event.inexact)

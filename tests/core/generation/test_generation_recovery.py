@@ -40,7 +40,7 @@ def test_a_miss_costs_one_prefill_of_everything_under_the_same_session_id():
     assert (request.mode, request.tokens) == (Mode.PREFILL, (1, 2, 3, 7))
     assert request.attempt == before.attempt + 1
     assert request.sampling is not None
-    assert Refilling(RefillReason.MISS, request.attempt) in actions
+    assert Refilling(RefillReason.MISS, request.attempt, positions=3 * 3) in actions
     assert talk.open.ref.hop == 0
 
 

@@ -84,6 +84,7 @@ def test_whatever_else_a_step_says_is_handed_on():
         adopt=SessionId("before"),
         trace="t",
         owner="o",
+        fill=True,
     )
     plain = ForwardRequest(Mode.PREFILL)
     silent = {
@@ -95,10 +96,25 @@ def test_whatever_else_a_step_says_is_handed_on():
 
     onward = handed_on(step, ANSWER, took_ms=300)
 
-    assert silent == {"activation", "raw", "raw_shape", "raw_dtype"}
+    assert silent == {"activation", "raw", "raw_shape", "raw_dtype", "replay"}
     for field in fields(step):
         if field.name not in own:
             assert getattr(onward, field.name) == getattr(step, field.name)
+
+
+def test_what_is_replayed_from_the_first_position_on_starts_the_next_hop():
+    """And is computed there: what is kept of it is behind this hop."""
+    step = replace(
+        STEP, past_length=0, tokens=(1,), prefix="0" * 16, want_token=False, replay=True, fill=True
+    )
+
+    onward = handed_on(step, replace(ANSWER, cached=1), took_ms=0)
+    later = handed_on(replace(step, past_length=18), ANSWER, took_ms=0)
+
+    assert isinstance(onward, ForwardRequest)
+    assert isinstance(later, ForwardRequest)
+    assert (onward.mode, onward.replay, onward.fill) == (Mode.PREFILL, False, True)
+    assert (later.mode, later.replay, later.fill) == (Mode.DECODE, False, True)
 
 
 def test_the_last_hop_s_tokens_and_every_refusal_go_to_the_head():

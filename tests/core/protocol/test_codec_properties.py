@@ -94,10 +94,11 @@ def requests(draw: st.DrawFn) -> ForwardRequest:
     prefix = draw(st.none() | st.from_regex(r"[0-9a-f]{16}", fullmatch=True))
     session = draw(SESSIONS if mode is not Mode.STATELESS else st.none() | SESSIONS)
     past_length = draw(st.integers(0, 10_000)) if decode else 0
-    adopts = prefix is not None and past_length > 0
+    adopts = prefix is not None and past_length > 0 and draw(st.booleans())
     words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=9)
     return ForwardRequest(
         mode=mode,
+        fill=mode is not Mode.STATELESS and not wanted and not adopts,
         session=session,
         past_length=past_length,
         layers=draw(st.none() | st.tuples(st.integers(0, 99), SMALL).map(_range)),
@@ -106,7 +107,7 @@ def requests(draw: st.DrawFn) -> ForwardRequest:
         attempt=draw(st.none() | st.integers(0, 10**9)),
         prefix=prefix,
         truncate=decode and prefix is not None and draw(st.booleans()),
-        adopt=draw(st.none() | SESSIONS.filter(lambda old: old != session)) if adopts else None,
+        adopt=draw(SESSIONS.filter(lambda old: old != session)) if adopts else None,
         deadline_ms=draw(st.none() | st.integers(0, 10**9)),
         wire=draw(st.integers(0, 9)),
         trace=draw(st.none() | st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True)),
@@ -121,12 +122,28 @@ def requests(draw: st.DrawFn) -> ForwardRequest:
     )
 
 
+def replays() -> st.SearchStrategy[ForwardRequest]:
+    return st.builds(
+        ForwardRequest,
+        mode=st.just(Mode.DECODE),
+        session=SESSIONS,
+        past_length=st.integers(0, 10_000),
+        prefix=st.from_regex(r"[0-9a-f]{16}", fullmatch=True),
+        attempt=st.none() | st.integers(0, 10**9),
+        tokens=st.lists(IDS, min_size=1, max_size=5).map(tuple),
+        sampling=st.none() | sampling(),
+        want_token=st.just(False),
+        replay=st.just(True),
+        fill=st.booleans(),
+    )
+
+
 def _range(pair: tuple[int, int]) -> LayerRange:
     return LayerRange(pair[0], pair[0] + pair[1])
 
 
 @EXACTLY
-@given(requests(), st.booleans())
+@given(requests() | replays(), st.booleans())
 def test_every_request_arrives_as_it_was_sent(request, chunked):
     headers, parts = encode_request(request)
     body = bytearray(b"".join(parts))

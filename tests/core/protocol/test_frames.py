@@ -14,6 +14,7 @@ from tests.core.protocol.test_codec_properties import (
     FINITE,
     IDS,
     activations,
+    replays,
     requests,
 )
 
@@ -84,7 +85,7 @@ PREFILL = ForwardRequest(
 
 
 @EXACTLY
-@given(requests().filter(fits), NUMBERS)
+@given(requests().filter(fits) | replays(), NUMBERS)
 def test_every_step_arrives_as_it_was_sent(request, number):
     frame = encode_step(number, request)
 

@@ -37,6 +37,7 @@ def shard(
     kv_cache: bool = True,
     multi_token: bool = True,
     inseparable: tuple[LayerRange, ...] = (),
+    arithmetic: str = "a",
 ) -> ShardDescription:
     return ShardDescription(
         model=ModelId(model),
@@ -51,7 +52,7 @@ def shard(
         kv_bytes=KVBytes(1),
         weight_bytes=1,
         bytes_read=1,
-        arithmetic="a",
+        arithmetic=arithmetic,
         inseparable=inseparable,
     )
 

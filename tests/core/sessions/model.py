@@ -285,11 +285,20 @@ class Model:
         except Refused:
             self.rows = [other for other in self.rows if other is not row]
             return None
+        if row.attempt is not None and asked.attempt is not None:
+            row.attempt = asked.attempt
         return row
 
     def is_own(self, row: Row, asked: Decoding) -> bool:
-        known = asked.attempt is not None and row.attempt is not None
-        return not row.ended and row.lent is None and not (known and asked.attempt != row.attempt)
+        return not row.ended and row.lent is None and self.follows(row, asked)
+
+    def follows(self, row: Row, asked: Decoding) -> bool:
+        """A later attempt goes on with what it can name; an older one with nothing."""
+        if asked.attempt is None or row.attempt is None:
+            return True
+        if asked.attempt > row.attempt:
+            return asked.prefix != "none"
+        return asked.attempt == row.attempt
 
     def is_heirs(self, shard: int, asked: Decoding) -> bool:
         """Whether the decode may adopt what it names, as far as names and attempts go."""

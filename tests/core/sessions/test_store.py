@@ -277,3 +277,27 @@ def test_a_store_without_room_or_time_cannot_be_made(sessions_max: int, ttl_s: f
         SessionCacheStore[str](
             budget=ByteBudget(1), sessions_max=sessions_max, ttl_s=ttl_s, pin_s=pin_s
         )
+
+
+def test_a_later_attempt_goes_on_with_a_session_whose_ids_are_proved_and_voids_the_older():
+    """What survived a loss is not prefilled again (ADR-0041)."""
+    store = Held()
+    store.end(store.start("s", 0.0), 0.0, ids=IDS)
+    digest = PrefixDigest.of(IDS)
+
+    lease = store.extend("s", 3, 1.0, prefix=digest.hex, attempt=3)
+    assert store.end(lease, 1.0, ids=(14,))
+
+    after = digest.extend((14,)).hex
+    assert miss(store, "s", 4, 2.0, prefix=after, attempt=1) is MissReason.ATTEMPT
+    assert miss(store, "s", 4, 2.0, prefix=after, attempt=2) is MissReason.ATTEMPT
+    assert store.extend("s", 4, 2.0, prefix=after, attempt=3).length_after == 5
+
+
+def test_a_later_attempt_is_a_miss_where_nothing_proves_the_ids():
+    store = Held()
+    store.end(store.start("s", 0.0), 0.0, ids=IDS)
+
+    assert miss(store, "s", 3, 1.0, attempt=2) is MissReason.ATTEMPT
+    assert miss(store, "s", 3, 1.0, prefix="0" * 16, attempt=2) is MissReason.PREFIX
+    assert store.extend("s", 3, 1.0, attempt=1).length_after == 4

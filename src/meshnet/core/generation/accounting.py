@@ -44,6 +44,12 @@ class GenerationStats:
     """Those of them that were right."""
     reused: int = 0
     """Tokens of the prompt that an earlier session held, and that were not run again for it."""
+    partial_refills: int = 0
+    """Those of the refills in which some hops kept what they held."""
+    refilled_positions: int = 0
+    """What hops ran again for refills, those of each hop counted."""
+    inexact: int = 0
+    """How often a hop of another arithmetic took part from then on."""
 
 
 @dataclass(slots=True)
@@ -67,17 +73,27 @@ class Accounts:
     guessed: int = 0
     accepted: int = 0
     reused: int = 0
+    partial_refills: int = 0
+    refilled_positions: int = 0
+    inexact: int = 0
     started_at: float | None = None
     first_token_at: float | None = None
     hops: dict[Hop, HopAccount] = field(default_factory=dict)
 
-    def asked(self, hops: Sequence[Hop], *, tokens: int, activation: Activation | None) -> None:
-        """`hops` do a step, and the first of them gets it from the head."""
+    def asked(
+        self,
+        hops: Sequence[Hop],
+        *,
+        tokens: int,
+        activation: Activation | None,
+        replays: bool = False,
+    ) -> None:
+        """`hops` do a step, and the first of them gets it from the head, or replays it."""
         sent = 4 * tokens + (0 if activation is None else len(activation.data))
-        for hop in hops:
+        for at, hop in enumerate(hops):
             account = self._of(hop)
             account.steps += 1
-            account.positions += tokens
+            account.positions += 0 if replays and not at else tokens
             account.bytes_out += sent
             sent = 0
 
@@ -89,10 +105,12 @@ class Accounts:
         if isinstance(reply, ActivationReply):
             account.bytes_in += len(reply.activation.data)
 
-    def refilled(self, *, generated: int) -> None:
-        """Everything is run anew; before the first token that is the whole prompt."""
+    def refilled(self, *, generated: int, positions: int, partial: bool) -> None:
+        """Hops run so many positions anew, in all; before the first token, of the prompt."""
         self.refills += 1
-        if not generated:
+        self.partial_refills += partial
+        self.refilled_positions += positions
+        if not generated and not partial:
             self.reused = 0
 
     def _of(self, hop: Hop) -> HopAccount:
@@ -126,6 +144,9 @@ class Accounts:
             guessed=self.guessed,
             accepted=self.accepted,
             reused=self.reused,
+            partial_refills=self.partial_refills,
+            refilled_positions=self.refilled_positions,
+            inexact=self.inexact,
         )
 
 

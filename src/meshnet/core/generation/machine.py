@@ -32,7 +32,7 @@ from meshnet.core.generation.limits import GenerationLimits
 from meshnet.core.generation.pipeline import Pipeline, Question
 from meshnet.core.generation.questions import Questions
 from meshnet.core.generation.recovery import Recovery, Refill, Turn
-from meshnet.core.generation.requests import is_answer
+from meshnet.core.generation.requests import Answer
 from meshnet.core.generation.sequence import CacheUse, TokenSequence
 from meshnet.core.generation.states import (
     Asking,
@@ -43,9 +43,11 @@ from meshnet.core.generation.states import (
     Locating,
     Rerouting,
     State,
+    Surveying,
     Waiting,
     own_deadline,
 )
+from meshnet.core.generation.survivors import Found
 from meshnet.core.generation.transcript import (
     Alive,
     Cancelled,
@@ -64,7 +66,6 @@ from meshnet.core.generation.transcript import (
     Refilling,
     RefillReason,
     Release,
-    Remains,
     Replied,
     Rerouted,
     Started,
@@ -72,7 +73,7 @@ from meshnet.core.generation.transcript import (
     Tick,
 )
 from meshnet.core.protocol.messages import ActivationReply, Mode, Refusal, Reply, TokenReply
-from meshnet.core.vocabulary import Hop, HopLost, Route, SampledToken, SessionDescription
+from meshnet.core.vocabulary import Hop, Route, SampledToken
 
 Actions = list[GenerationAction]
 
@@ -177,12 +178,12 @@ class Generation:
         if not isinstance(self._state, Idle):
             return []
         self._accounts.started_at = now
-        return self._ask_steps(now)
+        return self._ask(self._questions.next_steps(now), now)
 
     def _delivered(self, void: int, now: float) -> Actions:
         match self._state:
             case Delivering(None):
-                return self._ask_steps(now, void)
+                return self._ask(self._questions.next_steps(now, void), now)
             case Delivering(Pipeline() as pipeline):
                 pipeline.resume(now)
                 self._questions.add_windows(pipeline, void)
@@ -197,12 +198,7 @@ class Generation:
         self._accounts.answered(hop, reply, waited_s=now - question.asked_at)
         if isinstance(reply, Refusal):
             return self._turn(self._recovery.refused(question, hop, reply, now), now)
-        forward, last = question.forward, self._questions.route.hops[-1]
-        expected = forward.chain[-1] if forward.chain else forward.hop
-        is_tail = expected is last or expected == last
-        if (hop is not expected and hop != expected) or not is_answer(
-            reply, question.step, is_tail=is_tail
-        ):
+        if not self._questions.answers(question, hop, reply):
             return self._lose(hop, "answered something else than was asked", now)
         return self._answered(question, reply, now)
 
@@ -211,18 +207,17 @@ class Generation:
         if question is None:
             return []
         if question.forward.chain and hop is None:
-            return self._locate(question, now)
+            self._state = Locating(question, now + 2 * self._limits.locate_s)
+            return [Locate(self._spec.session, question.forward.hops, self._limits.locate_s)]
         return self._lose(hop or question.forward.hop, reason, now)
 
-    def _locate(self, question: Question, now: float) -> Actions:
-        timeout_s = self._limits.locate_s
-        self._state = Locating(question, now + 2 * timeout_s)
-        return [Locate(self._spec.session, question.forward.hops, timeout_s)]
-
-    def _located(self, found: Sequence[SessionDescription | HopLost | None], now: float) -> Actions:
-        if not isinstance(self._state, Locating):
-            return []
-        return self._turn(self._recovery.silent(self._state.question, found, now), now)
+    def _located(self, found: Sequence[Found], now: float) -> Actions:
+        match self._state:
+            case Locating(question):
+                return self._turn(self._recovery.silent(question, found, now), now)
+            case Surveying(reason):
+                return self._surveyed(reason, found, now)
+        return []
 
     def _alive(self, ref: StepRef, now: float) -> Actions:
         if isinstance(self._state, Asking) and (question := self._open_question(ref)) is not None:
@@ -233,13 +228,11 @@ class Generation:
         if not isinstance(self._state, Rerouting):
             return []
         self._questions.reroute(route)
-        return self._refill(self._state.refill, now)
+        return self._turn(Refill(self._state.refill), now)
 
     def _no_route(self, message: str, now: float) -> Actions:
-        state = self._state
-        if not isinstance(state, Rerouting) or state.ask_at is not None:
-            return []
-        self._state = self._recovery.no_route(state, message, now)
+        if isinstance(self._state, Rerouting) and self._state.ask_at is None:
+            self._state = self._recovery.no_route(self._state, message, now)
         return []
 
     def _tick(self, now: float) -> Actions:
@@ -249,7 +242,7 @@ class Generation:
             case Asking(pipeline) if (late := pipeline.overdue(now)) is not None:
                 why = f"no answer in {now - late.asked_at:.3g} s"
                 return self._lost(late.forward.ref, why, None, now)
-            case Locating(until=until) if now >= until:
+            case Locating(until=until) | Surveying(until=until) if now >= until:
                 return self._located((), now)
             case Waiting(until, _) if now >= until:
                 return self._refill(RefillReason.WAITED, now)
@@ -259,13 +252,12 @@ class Generation:
             case _:
                 return []
 
-    def _answered(
-        self, question: Question, reply: ActivationReply | TokenReply, now: float
-    ) -> Actions:
+    def _answered(self, question: Question, reply: Answer, now: float) -> Actions:
         step, request = question.step, question.forward.request
         if request.mode is not Mode.STATELESS and reply.cached != step.length_after:
             if reply.cached is not None or request.mode is Mode.DECODE:
                 short = f"holds {reply.cached} positions"
+                self._questions.spoil(question.forward.hops[-1])
                 return self._turn(self._recovery.refill(RefillReason.MISS, short, now), now)
             # A prefill without confirmation: an older node, which would run a decode statelessly
             # and answer 200. Its answer to a whole prefill is right all the same.
@@ -276,10 +268,12 @@ class Generation:
         pipeline = self._state.pipeline
         if not pipeline.in_turn(question):
             return self._turn(self._recovery.chain_broken("answers in another order", now), now)
-        if isinstance(reply, ActivationReply):
+        if isinstance(reply, ActivationReply) and not self._questions.fills(question):
             pipeline.passed(question, reply.activation, now)
             return self._ask(pipeline, now)
         pipeline.passed(question, None, now)
+        if isinstance(reply, ActivationReply) or self._questions.filling:
+            return self._ask(self._questions.unfilled(pipeline, now), now)
         return self._complete(question, reply, pipeline, now)
 
     def _complete(
@@ -341,7 +335,7 @@ class Generation:
     def _turn(self, turn: Turn, now: float) -> Actions:
         match turn:
             case Refill(reason):
-                return self._refill(reason, now)
+                return self._survey(turn, now) or self._refill(reason, now)
             case Fail():
                 return self._end([turn])
             case Waiting():
@@ -351,16 +345,37 @@ class Generation:
                 self._state = turn
                 return [turn.ask] if turn.ask_at is None else []
 
+    def _survey(self, refill: Refill, now: float) -> Actions:
+        """Ask what is left, if something may be."""
+        if not refill.salvages or not self._questions.kept(None):
+            return []
+        self._state = Surveying(refill.reason, now + 2 * self._limits.locate_s)
+        return [Locate(self._spec.session, self.route.hops, self._limits.locate_s)]
+
+    def _surveyed(self, reason: RefillReason, found: Sequence[Found], now: float) -> Actions:
+        salvaged = self._questions.salvaged(found)
+        if salvaged is None:
+            return self._refill(reason, now)
+        pipeline = self._questions.go_on(salvaged, now)
+        positions = self._sequence.confirmed_length * salvaged.refilled
+        return self._refilling(reason, pipeline, now, positions=positions, partial=True)
+
     def _refill(self, reason: RefillReason, now: float) -> Actions:
+        positions = self._sequence.confirmed_length * len(self.route.hops)
         self._sequence.forget_cached()
-        self._accounts.refilled(generated=self._sequence.generated)
-        asked = self._ask_steps(now)
-        return asked if self.done else [Refilling(reason, self._questions.attempt), *asked]
+        pipeline = self._questions.next_steps(now)
+        return self._refilling(reason, pipeline, now, positions=positions, partial=False)
+
+    def _refilling(
+        self, reason: RefillReason, pipeline: Pipeline, now: float, *, positions: int, partial: bool
+    ) -> Actions:
+        generated = self._sequence.generated
+        self._accounts.refilled(generated=generated, positions=positions, partial=partial)
+        asked = self._ask(pipeline, now)
+        told = Refilling(reason, self._questions.attempt, positions, partial)
+        return asked if self.done else [told, *asked]
 
     # --- questions ----------------------------------------------------------------------------
-
-    def _ask_steps(self, now: float, void: int = 0) -> Actions:
-        return self._ask(self._questions.next_steps(now, void), now)
 
     def _ask(self, pipeline: Pipeline, now: float) -> Actions:
         if (remaining_s := self._recovery.until - now) <= 0.0:
@@ -381,7 +396,5 @@ class Generation:
         self._state = Done()
         if not (touched := self._questions.touched):
             return last
-        cached = self._sequence.cached() if at_rest else None
-        prompt_length, marks = self._sequence.prompt_length, self._sequence.marks
-        remains = None if cached is None else Remains(*cached, prompt_length, self.route, marks)
+        remains = self._questions.remains() if at_rest else None
         return [Release(self._spec.session, touched, remains), *last]

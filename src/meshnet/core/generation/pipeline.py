@@ -83,6 +83,11 @@ class Pipeline:
         return (*(question.step for question in at.values()), *waiting)
 
     @property
+    def ended(self) -> bool:
+        """Whether every step has passed every stage."""
+        return not any(self._before) and not any(self._at)
+
+    @property
     def room(self) -> int:
         """How many steps the route's only stage may have; 1 where there are others."""
         return self._rooms[0] if len(self._rooms) == 1 else 1

@@ -22,7 +22,7 @@ from meshnet.core.generation.sequence import CacheUse, TokenSequence
 from meshnet.core.generation.states import Rerouting, State, Waiting
 from meshnet.core.generation.transcript import Fail, FailureCode, RefillReason, Reroute
 from meshnet.core.protocol.messages import Refusal
-from meshnet.core.vocabulary import Hop, HopLost, SessionDescription
+from meshnet.core.vocabulary import Hop, HopLost, MissReason, SessionDescription
 
 WAITS_HERE = 2
 """How often a node is waited for before another route is looked for, and so on in turn."""
@@ -30,10 +30,17 @@ WAITS_HERE = 2
 
 @dataclass(frozen=True, slots=True)
 class Refill:
-    """Send all ids again, now."""
+    """Fill again what was lost, now."""
 
     reason: RefillReason
 
+    @property
+    def salvages(self) -> bool:
+        """Whether hops may go on with what they hold: none of them is what was wrong."""
+        return self.reason in SALVAGING
+
+
+SALVAGING = {RefillReason.MISS, RefillReason.LOST, RefillReason.MOVED, RefillReason.CHAIN}
 
 Turn = Refill | Waiting | Rerouting | Fail
 
@@ -57,6 +64,7 @@ class Recovery:
     def progress(self) -> None:
         """A token came: trouble is over."""
         self._budget.progress()
+        self._questions.progress()
 
     @property
     def until(self) -> float:
@@ -81,7 +89,11 @@ class Recovery:
     def refused(self, question: Question, hop: Hop, refusal: Refusal, now: float) -> Turn:
         match verdict_of(refusal, question.forward.request.mode):
             case Verdict.MISS:
-                self._questions.missed(question.step)
+                # Past that length all that was cached is wrong, on every hop.
+                every = refusal.reason is MissReason.POSITION_LIMIT
+                self._questions.missed(
+                    question.step, self._questions.route.hops if every else (hop,)
+                )
                 return self.refill(RefillReason.MISS, refusal.message, now)
             case Verdict.CHAIN_BROKEN:
                 return self.chain_broken(f"{hop.node}: {refusal.message}", now)
@@ -145,7 +157,6 @@ class Recovery:
             jitter=self._jitter(),
             at_least_s=self._limits.least_wait_s(refusal.retry_after_s, spent_s=spent_s),
         )
-        self._sequence.forget_cached()
         if self._budget.waits % WAITS_HERE:
             return Waiting(now + delay_s, refusal)
         ask = Reroute(hop, refusal.message, self._questions.fingerprint, lost=False)
@@ -156,7 +167,7 @@ class Recovery:
             return self._late(now)
         if (ended := self._exhausted(why, now)) is not None:
             return ended
-        ask = Reroute(lost, why, self._questions.fingerprint)
+        ask = Reroute(lost, why, self._questions.fingerprint, keep=self._questions.kept(lost))
         # A second loss in a row waits first: a node that dies on every step is not hammered.
         repeated = self._budget.streak - 2
         delay_s = self._limits.reroute.delay_s(repeated, jitter=self._jitter())

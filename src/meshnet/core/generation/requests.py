@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from meshnet.core.generation.limits import GenerationLimits
 from meshnet.core.generation.sequence import Step
 from meshnet.core.generation.states import GenerationSpec
@@ -22,6 +24,8 @@ from meshnet.core.vocabulary import (
     Route,
 )
 
+Answer = ActivationReply | TokenReply
+
 DEADLINE_MAX_S = 1e6
 """What a header field can say; a longer time is as good as none."""
 
@@ -36,8 +40,12 @@ def forward_for(
     route: Route,
     limits: GenerationLimits,
     remaining_s: float,
+    replay: bool = False,
+    fill: bool = False,
 ) -> Forward:
     """Ask `hops` for `step`, the first of them; `activation` is None for the route's first hop.
+
+    With `replay` the first of them computes nothing, with `fill` the last sends nothing back.
 
     While a chain is at work its hops give signs of life, so it may be silent for no longer than
     one hop.
@@ -47,6 +55,9 @@ def forward_for(
     hop, *chain = hops
     rest = tuple(chain)
     request = _request(step, ref.attempt, activation, spec, route, (hop, rest), timeout_s)
+    if replay or fill:
+        mode = Mode.DECODE if replay else request.mode
+        request = replace(request, mode=mode, replay=replay, fill=fill)
     return Forward(ref, hop, request, timeout_s, silence_s, rest)
 
 
@@ -109,7 +120,7 @@ def _stages(route: Route) -> int:
     return min(max(round(route.hops[-1].layers.stop / largest), 1), STAGES_MAX)
 
 
-def is_answer(reply: ActivationReply | TokenReply, step: Step, *, is_tail: bool) -> bool:
+def is_answer(reply: Answer, step: Step, *, is_tail: bool) -> bool:
     """Tell whether `reply` can answer `step`: right kind, right length, its guesses."""
     if isinstance(reply, ActivationReply):
         shape = reply.activation.tensors[0].shape

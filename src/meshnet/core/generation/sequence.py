@@ -124,6 +124,21 @@ class TokenSequence:
         if use.value > self._use.value:
             self._use = use
 
+    @property
+    def confirmed(self) -> PrefixDigest | None:
+        """Of the positions that every hop has confirmed; None if no loss can leave any of them."""
+        sure = self._use is CacheUse.CACHED and self._adopt is None and self._digest.length
+        return self._digest if sure else None
+
+    @property
+    def confirmed_length(self) -> int:
+        return 0 if self.confirmed is None else self.confirmed.length
+
+    def survive(self, held: int) -> None:
+        """What was confirmed is held again by every hop, up to `held` positions by some of them."""
+        self._held, self._moving = max(held, self._digest.length), True
+        self._marks = Marks()
+
     def forget_cached(self) -> None:
         self._digest, self._held, self._adopt = PrefixDigest(), 0, None
         self._moving = False
@@ -179,6 +194,17 @@ class TokenSequence:
         ):
             return None
         return tuple(self._ids[:length]), self._held
+
+    def fill_steps(self, ends: Callable[[int, int], Iterable[int]]) -> tuple[Step, ...]:
+        """Say what a hop that holds nothing has to get, up to what the others have confirmed."""
+        steps: list[Step] = []
+        digest = PrefixDigest()
+        for end in ends(0, self._digest.length):
+            past = digest.length
+            mode, tokens = Mode.DECODE if past else Mode.PREFILL, tuple(self._ids[past:end])
+            steps.append(Step(mode, past, tokens, want_token=False, prefix=digest.hex))
+            digest = digest.extend(tokens)
+        return tuple(steps)
 
     def next_steps(self, ends: Callable[[int, int], Iterable[int]]) -> tuple[Step, ...]:
         """Say what to send next: where caches are used, all up to the next token.

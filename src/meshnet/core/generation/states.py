@@ -64,6 +64,14 @@ class Locating:
 
 
 @dataclass(frozen=True, slots=True)
+class Surveying:
+    """The hops of a route are asked what they still hold, until then."""
+
+    reason: RefillReason
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
 class Rerouting:
     """`ask_at` None: a Reroute is being carried out; else the time to ask for the next."""
 
@@ -96,7 +104,7 @@ class Done:
     """Ended; whatever comes is ignored."""
 
 
-State = Idle | Asking | Delivering | Waiting | Locating | Rerouting | Moving | Done
+State = Idle | Asking | Delivering | Waiting | Locating | Surveying | Rerouting | Moving | Done
 
 
 def own_deadline(state: State) -> float | None:
@@ -104,7 +112,9 @@ def own_deadline(state: State) -> float | None:
     match state:
         case Asking(pipeline):
             return pipeline.until
-        case Waiting(until=until) | Locating(until=until) | Moving(until=until):
+        case Waiting(until=until) | Locating(until=until) | Surveying(until=until):
+            return until
+        case Moving(until=until):
             return until
         case Rerouting(ask_at=ask_at):
             return ask_at

@@ -226,10 +226,14 @@ class Overtaken:
 
 @dataclass(frozen=True, slots=True)
 class Refilling:
-    """Told, not asked: the session is being filled again from its first position."""
+    """Told, not asked: the session is being filled again, by all of its hops or some."""
 
     reason: RefillReason
     attempt: int
+    positions: int = 0
+    """That hops run again, those of each hop counted."""
+    partial: bool = False
+    """Some hops kept what they held (ADR-0041)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +246,8 @@ class Reroute:
     """Of the weights that the tokens so far came from: no others may continue them."""
     lost: bool = True
     """False: the hop to avoid is well, but has no room."""
+    keep: tuple[Hop, ...] = ()
+    """Hops that may still hold what the session needs."""
 
 
 @dataclass(frozen=True, slots=True)

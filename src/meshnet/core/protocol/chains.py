@@ -20,6 +20,7 @@ from meshnet.core.protocol.messages import (
     ActivationReply,
     Code,
     ForwardRequest,
+    Mode,
     Refusal,
     Reply,
 )
@@ -60,8 +61,10 @@ def handed_on(step: ForwardRequest, reply: Reply, *, took_ms: int) -> ForwardReq
     if left_ms is not None and left_ms < 1:
         return Refusal(Code.DEADLINE, "the deadline passed before the step could be handed on")
     # Said in full: once a token, and `replace` takes several times as long.
+    # What is replayed from the first position on starts the next hop.
+    starts = step.replay and not step.past_length
     return ForwardRequest(
-        mode=step.mode,
+        mode=Mode.PREFILL if starts else step.mode,
         session=step.session,
         past_length=step.past_length,
         layers=step.route[0].layers,
@@ -82,4 +85,5 @@ def handed_on(step: ForwardRequest, reply: Reply, *, took_ms: int) -> ForwardReq
         owner=step.owner,
         route=step.route[1:],
         stages=1,
+        fill=step.fill,
     )

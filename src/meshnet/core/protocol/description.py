@@ -44,7 +44,7 @@ def node_values(node: NodeDescription) -> dict[str, Any]:
         "ready": node.ready,
         "draining": node.draining,
         "device": node.device,
-        "capabilities": {"stream": node.stream, "chain": node.chain},
+        "capabilities": {"stream": node.stream, "chain": node.chain, "replay": node.replay},
         "peers": node.peers,
         "sessions": node.sessions,
         "sessions_max": node.sessions_max,
@@ -80,6 +80,7 @@ def _shard_values(shard: ShardDescription) -> dict[str, Any]:
             "per_token": shard.kv_bytes.per_token,
             "fixed": shard.kv_bytes.fixed,
             "grid": shard.kv_bytes.grid,
+            "spare": shard.kv_bytes.spare,
         },
         "weight_bytes": shard.weight_bytes,
         "bytes_read": shard.bytes_read,
@@ -111,6 +112,7 @@ def decode_node(data: Buffer, limits: Limits) -> NodeDescription:
         device=fields.text("device") if fields.has("device") else "cpu",
         stream=_able(fields, "stream"),
         chain=_able(fields, "chain"),
+        replay=_able(fields, "replay"),
         peers=_peers(fields) if fields.has("peers") else (),
         draining=_told(fields, "draining"),
         capacity=read_capacity(fields) if fields.has("capacity") else None,
@@ -173,7 +175,9 @@ def _told(fields: Fields, name: str) -> bool:
 
 def _kv_bytes(fields: Fields) -> KVBytes:
     grid = fields.integer("grid", low=1) if fields.has("grid") else 1
-    return KVBytes(fields.integer("per_token"), fields.integer("fixed"), grid)
+    per_token = fields.integer("per_token")
+    spare = fields.integer("spare", high=per_token) if fields.has("spare") else 0
+    return KVBytes(per_token, fields.integer("fixed"), grid, spare)
 
 
 def _inseparable(fields: Fields) -> tuple[LayerRange, ...]:
@@ -196,6 +200,7 @@ def encode_session(session: SessionDescription) -> bytes:
             "prefix": session.prefix,
             "attempt": session.attempt,
             "kv_bytes": session.kv_bytes,
+            "replayable": session.replayable,
         }
     )
 
@@ -210,4 +215,5 @@ def decode_session(data: Buffer, limits: Limits) -> SessionDescription:
         prefix=fields.text("prefix") if fields.has("prefix") else None,
         attempt=fields.integer("attempt") if fields.has("attempt") else None,
         kv_bytes=fields.integer("kv_bytes"),
+        replayable=fields.integer("replayable") if fields.has("replayable") else 0,
     )

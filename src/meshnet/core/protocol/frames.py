@@ -26,7 +26,12 @@ from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import ForwardRequest, Mode
 from meshnet.core.protocol.meta import DIMENSION_MAX, Meta, print_meta, read_meta
 from meshnet.core.protocol.opening import Opening
-from meshnet.core.protocol.step_rules import check_adoption, check_drafts, check_truncation
+from meshnet.core.protocol.step_rules import (
+    check_adoption,
+    check_drafts,
+    check_recovery,
+    check_truncation,
+)
 from meshnet.core.vocabulary import (
     HIDDEN,
     TOKEN_ID_MAX,
@@ -56,8 +61,9 @@ _ONE_ID = struct.Struct("<I")
 _NUMBER_AT = 4
 _LAYER_MAX = 999_999
 _INTEGER_MAX = 10**h.INTEGER_DIGITS - 1
-_ATTEMPT, _PREFIX, _DEADLINE, _NO_TOKEN, _TRUNCATE = 1, 2, 4, 8, 16
-_FLAGS = _ATTEMPT | _PREFIX | _DEADLINE | _NO_TOKEN | _TRUNCATE
+_ATTEMPT, _PREFIX, _DEADLINE, _NO_TOKEN, _TRUNCATE, _REPLAY, _FILL = 1, 2, 4, 8, 16, 32, 64
+_TELLING = _TRUNCATE | _REPLAY | _FILL
+_FLAGS = _ATTEMPT | _PREFIX | _DEADLINE | _NO_TOKEN | _TELLING
 _NO_PREFIX = bytes(8)
 _MODES = {Mode.PREFILL: 1, Mode.DECODE: 2}
 _MODE_OF = {code: mode for mode, code in _MODES.items()}
@@ -125,6 +131,10 @@ def encode_step(number: int, request: ForwardRequest) -> bytes:
         flags |= _DEADLINE
     if request.truncate:
         flags |= _TRUNCATE
+    if request.replay:
+        flags |= _REPLAY
+    if request.fill:
+        flags |= _FILL
     dtype, dims, sizes, described = describe(request.activation)
     meta = _meta_of(request, described)
     layers = request.layers
@@ -224,8 +234,7 @@ def _step(frame: Buffer, head: tuple[Any, ...], opening: Opening, limits: Limits
     mode = _MODE_OF.get(code)
     if mode is None or flags & ~_FLAGS:
         raise BadField("frame.mode", "1 or 2, and flags of this version", (code, flags))
-    if past_length > limits.positions or (past_length and mode is not Mode.DECODE):
-        raise BadField(h.PAST_LEN, f"0 to {limits.positions} in a decode", past_length)
+    _check_past(past_length, mode, limits)
     _check_absent(flags, attempt, deadline_ms, prefix)
     tokens, at = _ids(frame, ids, limits)
     meta, activation = read_rest(frame, at, meta_bytes, (dtype, dims, head[15:]), limits)
@@ -254,10 +263,16 @@ def _step(frame: Buffer, head: tuple[Any, ...], opening: Opening, limits: Limits
         trace=opening.trace,
         owner=opening.owner,
         stages=opening.stages,
+        replay=bool(flags & _REPLAY),
+        fill=bool(flags & _FILL),
     )
-    if drafts or flags & _TRUNCATE or meta is not _NO_META:
-        _check(request)
-    return request
+    plain = not drafts and not flags & _TELLING and meta is _NO_META
+    return request if plain else _checked(request)
+
+
+def _check_past(past_length: int, mode: Mode, limits: Limits) -> None:
+    if past_length > limits.positions or (past_length and mode is not Mode.DECODE):
+        raise BadField(h.PAST_LEN, f"0 to {limits.positions} in a decode", past_length)
 
 
 def _ids(frame: Buffer, count: int, limits: Limits) -> tuple[tuple[int, ...], int]:
@@ -367,7 +382,7 @@ def _absent(field: str, value: int) -> BadField:
     return BadField(field, f"at most {_INTEGER_MAX}, and 0 where it is absent", value)
 
 
-def _check(request: ForwardRequest) -> None:
+def _checked(request: ForwardRequest) -> ForwardRequest:
     """Check what one part of a step allows another to say. Raises BadField."""
     if request.truncate:
         check_truncation(request.mode, request.prefix)
@@ -376,7 +391,9 @@ def _check(request: ForwardRequest) -> None:
         check_drafts("frame.drafts", request.drafts, request.mode, tokens=count, want_token=drawn)
     if request.route:
         check_route(request.route)
+    check_recovery(request)
     if request.adopt is not None:
         check_adoption(
             request.mode, request.session, request.adopt, request.past_length, prefix=request.prefix
         )
+    return request

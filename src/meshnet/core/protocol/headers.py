@@ -30,6 +30,8 @@ PREFIX = "X-Meshnet-Prefix"
 ATTEMPT = "X-Meshnet-Attempt"
 TRUNCATE = "X-Meshnet-Truncate"
 ADOPT = "X-Meshnet-Adopt"
+REPLAY = "X-Meshnet-Replay"
+FILL = "X-Meshnet-Fill"
 CACHED = "X-Meshnet-Cached"
 COMPUTE_US = "X-Meshnet-Compute-Us"
 REQUEST = "X-Meshnet-Request"
@@ -57,6 +59,8 @@ FIELDS = (
     ATTEMPT,
     TRUNCATE,
     ADOPT,
+    REPLAY,
+    FILL,
     CACHED,
     COMPUTE_US,
     REQUEST,
@@ -215,6 +219,14 @@ def read_adopt(found: dict[str, str]) -> SessionId | None:
 
 def read_truncate(found: dict[str, str]) -> bool:
     return _read_flag(found, TRUNCATE)
+
+
+def read_replay(found: dict[str, str]) -> bool:
+    return _read_flag(found, REPLAY)
+
+
+def read_fill(found: dict[str, str]) -> bool:
+    return _read_flag(found, FILL)
 
 
 def read_linger(found: dict[str, str]) -> bool:

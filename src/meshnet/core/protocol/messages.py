@@ -71,6 +71,10 @@ class ForwardRequest:
     """The hops still to come: whoever runs the step hands it on (a decode on a stream only)."""
     stages: int = 1
     """Into so many groups the node divides the sessions that step in it, so that they overlap."""
+    replay: bool = False
+    """Answer with what was kept of these positions, and change nothing (a decode with ids only)."""
+    fill: bool = False
+    """Whoever ends the step says that it holds the positions, and sends nothing on or back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,12 @@ from meshnet.core.protocol import headers as h
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import ForwardRequest, Mode
 from meshnet.core.protocol.meta import Meta, print_meta, read_meta
-from meshnet.core.protocol.step_rules import check_adoption, check_drafts, check_truncation
+from meshnet.core.protocol.step_rules import (
+    check_adoption,
+    check_drafts,
+    check_recovery,
+    check_truncation,
+)
 from meshnet.core.vocabulary import (
     HIDDEN,
     Activation,
@@ -61,6 +66,10 @@ def encode_request(request: ForwardRequest) -> tuple[dict[str, str], list[Buffer
         fields[h.TRUNCATE] = "1"
     if request.adopt is not None:
         fields[h.ADOPT] = request.adopt
+    if request.replay:
+        fields[h.REPLAY] = "1"
+    if request.fill:
+        fields[h.FILL] = "1"
     if request.deadline_ms is not None:
         fields[h.DEADLINE_MS] = str(request.deadline_ms)
     if request.wire:
@@ -120,6 +129,8 @@ class RequestHead:
     prefix: str | None
     truncate: bool
     adopt: SessionId | None
+    replay: bool
+    fill: bool
     deadline_ms: int | None
     wire: int
     trace: str | None
@@ -140,10 +151,7 @@ class RequestHead:
             expected = f"past and new positions of at most {self.limits.positions}"
             raise BadField(h.PAST_LEN, expected, self.past_length + length)
         _refuse_what_frames_say(meta)
-        if meta.drafts:
-            count, drawn = len(meta.tokens), meta.want_token
-            check_drafts("meta.drafts", meta.drafts, self.mode, tokens=count, want_token=drawn)
-        return ForwardRequest(
+        request = ForwardRequest(
             mode=self.mode,
             session=self.session,
             past_length=self.past_length,
@@ -167,7 +175,18 @@ class RequestHead:
             trace=self.trace,
             owner=self.owner,
             stages=self.stages,
+            replay=self.replay,
+            fill=self.fill,
         )
+        return _checked(request)
+
+
+def _checked(request: ForwardRequest) -> ForwardRequest:
+    if request.drafts:
+        count, drawn = len(request.tokens), request.want_token
+        check_drafts("meta.drafts", request.drafts, request.mode, tokens=count, want_token=drawn)
+    check_recovery(request)
+    return request
 
 
 def _refuse_what_frames_say(meta: Meta) -> None:
@@ -202,6 +221,8 @@ def parse_head(
         prefix=h.read_prefix(found),
         truncate=_truncate(found, mode),
         adopt=_adopt(found, mode, session, past_length),
+        replay=h.read_replay(found),
+        fill=h.read_fill(found),
         deadline_ms=h.read_integer(found, h.DEADLINE_MS),
         wire=h.read_integer(found, h.WIRE) or 0,
         trace=h.read_request(found),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshnet.core.protocol import headers as h
-from meshnet.core.protocol.messages import Mode
+from meshnet.core.protocol.messages import ForwardRequest, Mode
 from meshnet.core.vocabulary import DRAFTS_MAX, BadField, SessionId
 
 
@@ -28,3 +28,26 @@ def check_drafts(field: str, drafts: int, mode: Mode, *, tokens: int, want_token
     if not asked or drafts > min(DRAFTS_MAX, tokens - 1):
         expected = f"at most {DRAFTS_MAX}, fewer than the tokens of a decode that wants a token"
         raise BadField(field, expected, drafts)
+
+
+def check_replay(request: ForwardRequest) -> None:
+    """Raise BadField unless a replay is one of ids, proved by their digest, and nothing else."""
+    plain = not (request.drafts or request.truncate or request.want_token or request.adopt)
+    asked = request.mode is Mode.DECODE and request.prefix is not None and request.tokens
+    if not (plain and asked) or request.activation is not None or len(request.raw):
+        expected = f"ids in a decode with {h.PREFIX} that draws, guesses and shortens nothing"
+        raise BadField(h.REPLAY, expected, request.mode.value)
+
+
+def check_fill(request: ForwardRequest) -> None:
+    """Raise BadField unless a fill is a step of a session that draws nothing."""
+    if request.mode is Mode.STATELESS or request.want_token or request.adopt is not None:
+        raise BadField(h.FILL, "a step of a session that draws and adopts nothing", "another")
+
+
+def check_recovery(request: ForwardRequest) -> None:
+    """Check what a step of a recovery may say. Raises BadField."""
+    if request.replay:
+        check_replay(request)
+    if request.fill:
+        check_fill(request)

@@ -3,11 +3,14 @@
 A route is an exact cover of [0, total): every layer once, in order. A hop may run a sub-range of
 what its node holds (an ADR-0022 node runs all of it). All shards of a route are of one
 fingerprint, and no inseparable run is cut.
+Where a running generation keeps some hops (ADR-0041), the best route has the fewest other hops that
+cannot cache, then of other arithmetic than theirs, then the fewest layers on other hops.
 Among the routes possible: fewest hops, then fewest suspects, then fewest hops that cannot
 cache, then the least load; ties fall by node id, so equal inventories give equal routes.
 
 Only some cuts need trying: a cut can always be moved right until its left shard ends or an
-inseparable run begins, which never adds a hop.
+inseparable run begins, which never adds a hop. A shard is visited once, since it holds one part
+of a session: the fewest hops never do otherwise, but those kept may leave it the parts around them.
 """
 
 from __future__ import annotations
@@ -70,28 +73,59 @@ class _Holding:
         return held == layers if self.wire == 0 else held.holds(layers)
 
 
-Cost = tuple[int, int, int, float, tuple[tuple[NodeId, int], ...]]
+Change = tuple[int, int, int]
+"""Of the hops that are not kept: how many cannot cache, are of other arithmetic; their layers."""
+NO_CHANGE: Change = (0, 0, 0)
+Cost = tuple[Change, int, int, int, float, tuple[tuple[NodeId, int], ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
     """The best hops from layer 0 to some cut."""
 
-    cost: Cost = (0, 0, 0, 0.0, ())
+    cost: Cost = (NO_CHANGE, 0, 0, 0, 0.0, ())
     holdings: tuple[_Holding, ...] = ()
     hops: tuple[Hop, ...] = field(default=())
 
-    def extended(self, holding: _Holding, layers: LayerRange) -> _Way:
-        hops, suspects, uncached, load, names = self.cost
+    def visits(self, node: NodeId) -> bool:
+        return any(hop.node == node for hop in self.hops)
+
+    def extended(self, holding: _Holding, layers: LayerRange, kept: _Kept) -> _Way:
+        hop = Hop(holding.node, layers, holding.wire)
+        change, hops, suspects, uncached, load, names = self.cost
         cost = (
+            kept.change(change, hop, holding.shard),
             hops + 1,
             suspects + holding.suspect,
             uncached + (not holding.shard.capabilities.kv_cache),
             load + holding.load,
             (*names, (holding.node, holding.shard.layers.start)),
         )
-        hop = Hop(holding.node, layers, holding.wire)
         return _Way(cost, (*self.holdings, holding), (*self.hops, hop))
+
+
+class _Kept:
+    """The hops that a running generation would keep, and of what arithmetic they are."""
+
+    def __init__(self, hops: Collection[Hop], inventory: Inventory, model: ModelId) -> None:
+        self.hops = frozenset(hops)
+        self._arithmetic = {
+            shard.arithmetic
+            for hop in hops
+            if (node := inventory.nodes.get(hop.node)) is not None
+            for shard in node.shards
+            if shard.model == model
+        }
+
+    def change(self, before: Change, hop: Hop, shard: ShardDescription) -> Change:
+        if not self.hops or hop in self.hops:
+            return before
+        uncached, unlike, layers = before
+        return (
+            uncached + (not shard.capabilities.kv_cache),
+            unlike + (bool(self._arithmetic) and shard.arithmetic not in self._arithmetic),
+            layers + len(hop.layers),
+        )
 
 
 def find_route(
@@ -101,20 +135,25 @@ def find_route(
     fingerprint: str | None = None,
     *,
     chained: bool = False,
+    keep: Collection[Hop] = (),
 ) -> Route | NoRoute:
     """Return the best route over ready nodes outside `avoid`, or what is missing for one.
 
     Nodes that drain take no new sessions, and are on no route.
 
     `fingerprint`: only shards of exactly these weights and this tokenizer. `chained`: only if a
-    step can go from the first hop to the last without the head.
+    step can go from the first hop to the last without the head. `keep`: hops that hold something
+    of the generation that asks.
     """
+    kept = _Kept(keep, inventory, model)
     kinds = [
         holdings
         for holdings in _by_kind(_holdings(inventory, model, avoid))
         if fingerprint in (None, holdings[0].shard.fingerprint)
     ]
-    ways = [way for holdings in kinds if (way := _best_way(holdings)) is not None]
+    ways = [way for holdings in kinds if (way := _best_way(holdings, kept)) is not None]
+    if not ways and keep:
+        return find_route(inventory, model, avoid, fingerprint, chained=chained)
     if not ways:
         missing = [_missing(holdings) for holdings in kinds]
         return NoRoute(model, min(missing, key=_layers_in, default=()))
@@ -143,6 +182,8 @@ def route_over(
         marks=all(capability.shortens for capability in capabilities),
         onward=_onward(hops, inventory),
         fingerprint=shards[0].fingerprint,
+        replay=frozenset(hop.node for hop in hops if inventory.nodes[hop.node].replay),
+        arithmetic=frozenset(shard.arithmetic for shard in shards),
     )
 
 
@@ -180,29 +221,30 @@ def _by_kind(holdings: Iterable[_Holding]) -> list[list[_Holding]]:
     return [kinds[key] for key in sorted(kinds)]
 
 
-def _best_way(holdings: Sequence[_Holding]) -> _Way | None:
+def _best_way(holdings: Sequence[_Holding], kept: _Kept) -> _Way | None:
     total = holdings[0].shard.layers_total
     best: dict[int, _Way] = {0: _Way()}
-    cuts = _cuts(holdings, total)
+    cuts = _cuts(holdings, total, kept.hops)
     for at, stop in enumerate(cuts):
         for start in (0, *cuts[:at]):
             if start not in best:
                 continue
             layers = LayerRange(start, stop)
             for holding in holdings:
-                if holding.runs(layers):
-                    way = best[start].extended(holding, layers)
+                if holding.runs(layers) and not (kept.hops and best[start].visits(holding.node)):
+                    way = best[start].extended(holding, layers, kept)
                     if stop not in best or way.cost < best[stop].cost:
                         best[stop] = way
     return best.get(total)
 
 
-def _cuts(holdings: Sequence[_Holding], total: int) -> list[int]:
+def _cuts(holdings: Sequence[_Holding], total: int, kept: Collection[Hop]) -> list[int]:
     """Return the cuts worth trying, ascending, `total` last."""
     runs = _runs(holdings)
     cuts = {total, *(holding.shard.layers.stop for holding in holdings)}
     cuts |= {run.start for run in runs}
     cuts |= {holding.shard.layers.start for holding in holdings if holding.wire == 0}
+    cuts |= {cut for hop in kept for cut in (hop.layers.start, hop.layers.stop)}
     inside = {cut for cut in cuts for run in runs if run.start < cut < run.stop}
     return sorted(cut for cut in cuts - inside if 0 < cut <= total)
 

@@ -16,7 +16,7 @@ Invariants
 from __future__ import annotations
 
 from meshnet.core.sessions.budget import Shelf
-from meshnet.core.sessions.entry import C, Lent, SessionCacheEntry
+from meshnet.core.sessions.entry import NOTHING, C, Lent, Need, SessionCacheEntry
 from meshnet.core.vocabulary import (
     KVCacheMiss,
     LayerRange,
@@ -31,7 +31,7 @@ def lend(shelf: Shelf[C], old: SessionId, heir: SessionId, layers: LayerRange) -
     entry = shelf.entries.get(old)
     if entry is None or not _at_rest(entry) or entry.layers != layers:
         return False
-    entry.lent = Lent(old, entry.used_at, entry.reserved_bytes, entry.attempt)
+    entry.lent = Lent(old, entry.used_at, entry.reserved, entry.attempt)
     entry.attempt, entry.prefilled, entry.lingers = None, False, False
     shelf.rename(entry, heir)
     return True
@@ -47,9 +47,9 @@ def give_back(shelf: Shelf[C], entry: SessionCacheEntry[C]) -> None:
     """Undo `lend`: the heir does not need it."""
     lent = entry.lent
     assert lent is not None, f"{entry.session}: not lent"
-    entry.used_at, entry.reserved_bytes, entry.attempt = (
+    entry.used_at, entry.reserved, entry.attempt = (
         lent.used_at,
-        lent.reserved_bytes,
+        lent.reserved,
         lent.attempt,
     )
     entry.prefilled, entry.lingers, entry.lent = True, True, None
@@ -88,8 +88,8 @@ def take_over(
 ) -> None:
     """Let `entry` be the session `heir` from now on; an empty place of that name is joined."""
     place = None if entry.session == heir else shelf.entries.pop(heir, None)
-    promised = entry.reserved_bytes if entry.lent is not None else 0
-    entry.reserved_bytes = max(promised, 0 if place is None else place.reserved_bytes)
+    promised = entry.reserved if entry.lent is not None else NOTHING
+    entry.reserved = max(promised, NOTHING if place is None else place.reserved, key=_whole)
     entry.attempt, entry.prefilled = attempt, True
     entry.lent, entry.lingers = None, False
     shelf.rename(entry, heir)
@@ -101,7 +101,7 @@ def forget_lent(shelf: Shelf[C], old: SessionId) -> bool:
     if entry is None:
         return False
     entry.lent, entry.attempt = None, None
-    entry.length, entry.ids, entry.state, entry.state_bytes = 0, None, None, 0
+    entry.length, entry.ids, entry.state, entry.held = 0, None, None, NOTHING
     return True
 
 
@@ -127,3 +127,7 @@ def _known(entry: SessionCacheEntry[C]) -> bool:
 
 def _at_rest(entry: SessionCacheEntry[C]) -> bool:
     return entry.lease is None and entry.lent is None and entry.state is not None
+
+
+def _whole(need: Need) -> int:
+    return need.bytes

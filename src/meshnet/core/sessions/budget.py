@@ -2,6 +2,7 @@
 
 Whoever needs bytes takes them, in this order:
 
+    0. what sessions can do without: kept activations, of the least wanted session first (ADR-0041);
     1. unpinned sessions, those that linger before the others, least recently used first;
     2. sessions *younger* than the one that grows, the youngest first, those that run no step
        before those that do (a running step then finds itself superseded).
@@ -17,11 +18,11 @@ room before one that was older has left, since only what is there may grow.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from meshnet.core.sessions.entry import C, Eviction, EvictionReason, SessionCacheEntry
+from meshnet.core.sessions.entry import C, Eviction, EvictionReason, Need, SessionCacheEntry
 from meshnet.core.sessions.streams import OpenStreams
 from meshnet.core.vocabulary import SessionId
 
@@ -32,7 +33,10 @@ EVICTIONS_KEPT = 256
 class Shelf(Generic[C]):
     """The sessions of one shard, and why others are no longer there."""
 
-    def __init__(self, *, ttl_s: float, pin_s: float) -> None:
+    def __init__(
+        self, *, ttl_s: float, pin_s: float, drop_spare: Callable[[C], None] | None = None
+    ) -> None:
+        self._drop_spare = drop_spare
         self.entries: dict[SessionId, SessionCacheEntry[C]] = {}
         self.ttl_s = ttl_s
         self.pin_s = pin_s
@@ -44,6 +48,13 @@ class Shelf(Generic[C]):
         del self.entries[entry.session]
         self.evictions[reason] += 1
         self.recent.append(Eviction(entry.session, reason))
+
+    def shed(self, entry: SessionCacheEntry[C]) -> None:
+        """Let `entry`, of which no step runs, give up what it can do without, for good."""
+        assert entry.lease is None, f"{entry.session}: a step of it runs"
+        entry.shed, entry.held = True, Need(entry.held.of(shed=True))
+        if entry.state is not None and self._drop_spare is not None:
+            self._drop_spare(entry.state)
 
     def rename(self, entry: SessionCacheEntry[C], session: SessionId) -> None:
         """Let `entry` answer to `session`, under which there is nothing else, and to that only."""
@@ -65,11 +76,17 @@ class Shelf(Generic[C]):
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A session that has to go, where it is, and why."""
+    """A session that has to go, where it is, and why; no reason: only what it can do without."""
 
     shelf: Shelf[Any]
     entry: SessionCacheEntry[Any]
-    reason: EvictionReason
+    reason: EvictionReason | None
+
+    def go(self) -> None:
+        if self.reason is None:
+            self.shelf.shed(self.entry)
+        else:
+            self.shelf.remove(self.entry, self.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +143,29 @@ class ByteBudget:
     def victims(self, claim: Claim, gone: Sequence[Victim], now: float) -> list[Victim] | None:
         """Say who goes, beside `gone`, so that `claim` fits; None if it cannot fit now."""
         leaving = {id(victim.entry) for victim in gone}
+        shed: dict[int, int] = {}
         missing = self.bytes + claim.bytes - self.bytes_max
         missing -= sum(victim.entry.bytes for victim in gone)
         missing -= claim.keep.bytes if claim.keep is not None else 0
         chosen: list[Victim] = []
+        for shelf, entry in self._sheddable(claim):
+            if missing <= 0:
+                break
+            if id(entry) not in leaving:
+                chosen.append(Victim(shelf, entry, None))
+                shed[id(entry)] = entry.spare_bytes
+                missing -= entry.spare_bytes
         for victim in self._in_order(claim, now):
             if missing <= 0:
                 break
             if id(victim.entry) not in leaving:
                 chosen.append(victim)
-                missing -= victim.entry.bytes
+                missing -= victim.entry.bytes - shed.get(id(victim.entry), 0)
         return chosen if missing <= 0 else None
+
+    def _sheddable(self, claim: Claim) -> list[tuple[Shelf[Any], SessionCacheEntry[Any]]]:
+        able = [held for held in self._all() if held[1].spare_bytes and held[1] is not claim.keep]
+        return sorted(able, key=_least_recent_leased_last)
 
     def _in_order(self, claim: Claim, now: float) -> Iterator[Victim]:
         others = [(shelf, entry) for shelf, entry in self._all() if entry is not claim.keep]

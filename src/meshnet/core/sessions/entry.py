@@ -45,6 +45,23 @@ class Eviction:
     reason: EvictionReason
 
 
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Bytes that a session takes; it can do without `spare` of them, but then sends nothing again.
+
+    They are what left its last layer, kept for a hop that may be lost (ADR-0041).
+    """
+
+    bytes: int = 0
+    spare: int = 0
+
+    def of(self, *, shed: bool) -> int:
+        return self.bytes - self.spare if shed else self.bytes
+
+
+NOTHING = Need()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Lease(Generic[C]):
     """Exclusive right to extend one session by one step.
@@ -60,9 +77,11 @@ class Lease(Generic[C]):
     state: C | None
     digest: PrefixDigest | None
     """Of the positions before the step; None where they came without ids."""
-    bytes_after: int
+    after: Need
     truncate: bool = False
     """`state` holds more than `length_before` positions: the step shortens it first."""
+    keeps: bool = True
+    """What leaves the last layer is to be kept, if all before it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +90,7 @@ class Lent:
 
     session: SessionId
     used_at: float
-    reserved_bytes: int
+    reserved: Need
     attempt: int | None
 
 
@@ -91,8 +110,11 @@ class SessionCacheEntry(Generic[C]):
     """None where a step came without ids: nothing can be proved then."""
     state: C | None = None
     lease: Lease[C] | None = None
-    reserved_bytes: int = 0
-    state_bytes: int = 0
+    reserved: Need = NOTHING
+    held: Need = NOTHING
+    """Of the state as it was committed."""
+    shed: bool = False
+    """It gave up what it can do without, for want of room."""
     lingers: bool = False
     """Its head is done with it: nobody is likely to miss it."""
     lent: Lent | None = None
@@ -105,12 +127,28 @@ class SessionCacheEntry(Generic[C]):
     @property
     def bytes(self) -> int:
         """What counts against the device's bound: the promise, the present, or the running step."""
-        leased_bytes = 0 if self.lease is None else self.lease.bytes_after
-        return max(self.reserved_bytes, self.state_bytes, leased_bytes)
+        return self._bytes(shed=self.shed)
+
+    @property
+    def spare_bytes(self) -> int:
+        """What would be free if the session gave up what it can do without; 0 while a step runs."""
+        if self.shed or self.lease is not None:
+            return 0
+        return self._bytes(shed=False) - self._bytes(shed=True)
+
+    def _bytes(self, *, shed: bool) -> int:
+        leased = NOTHING if self.lease is None else self.lease.after
+        return max(self.reserved.of(shed=shed), self.held.of(shed=shed), leased.of(shed=shed))
 
     def pinned(self, now: float, pin_s: float) -> bool:
         """Whether somebody is likely to come back for this session soon."""
         return self.lease is not None or (not self.lingers and now - self.used_at < pin_s)
+
+    def touch(self, attempt: int | None, now: float) -> None:
+        """A step of `attempt` goes on with it: from now on steps of older ones do not."""
+        self.used_at = now
+        if attempt is not None and self.attempt is not None:
+            self.attempt = attempt
 
     def describe(self) -> SessionDescription:
         return SessionDescription(
@@ -120,4 +158,5 @@ class SessionCacheEntry(Generic[C]):
             prefix=None if self.digest is None else self.digest.hex,
             attempt=self.attempt,
             kv_bytes=self.bytes,
+            replayable=self.length if self.held.spare else 0,
         )

@@ -23,7 +23,9 @@ def check_integrity(entries: Mapping[SessionId, SessionCacheEntry[Any]], session
 
 def _check_entry(entry: SessionCacheEntry[Any]) -> None:
     session, lease = entry.session, entry.lease
-    assert min(entry.bytes, entry.length, entry.state_bytes) >= 0
+    assert min(entry.bytes, entry.length, entry.held.bytes) >= 0
+    assert 0 <= entry.spare_bytes <= entry.bytes, f"{session}: spare bytes it does not have"
+    assert not (entry.shed and entry.held.spare), f"{session}: keeps what it gave up"
     assert (entry.state is None) == (entry.length == 0), f"{session}: state without length"
     assert entry.digest is None or entry.digest.length == entry.length
     assert entry.prefilled or entry.state is None or entry.lent is not None

@@ -13,20 +13,30 @@ Invariants
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic
 
 from meshnet.core.protocol.digest import PrefixDigest
 from meshnet.core.sessions import adopting
 from meshnet.core.sessions.budget import ByteBudget, Shelf
 from meshnet.core.sessions.checks import (
+    check_kept,
     check_prefix,
+    continued,
     extensible,
     refuse_duplicate,
     refuse_ended,
     refuse_older,
 )
-from meshnet.core.sessions.entry import C, Eviction, EvictionReason, Lease, SessionCacheEntry
+from meshnet.core.sessions.entry import (
+    NOTHING,
+    C,
+    Eviction,
+    EvictionReason,
+    Lease,
+    Need,
+    SessionCacheEntry,
+)
 from meshnet.core.sessions.integrity import check_integrity
 from meshnet.core.sessions.known_ids import KnownIds
 from meshnet.core.sessions.rooms import Rooms
@@ -46,7 +56,9 @@ class SessionCacheStore(Generic[C]):
         sessions_max: int = 8,
         ttl_s: float = 600.0,
         pin_s: float = 5.0,
+        drop_spare: Callable[[C], None] | None = None,
     ) -> None:
+        """`drop_spare` lets a state give up what its session can do without (`Need`)."""
         if sessions_max < 1 or ttl_s <= 0 or not 0 <= pin_s <= ttl_s:
             raise ValueError(
                 "expected sessions_max >= 1 and ttl_s >= pin_s >= 0, "
@@ -54,7 +66,7 @@ class SessionCacheStore(Generic[C]):
             )
         self._budget = budget
         self._sessions_max = sessions_max
-        self._shelf: Shelf[C] = Shelf(ttl_s=ttl_s, pin_s=pin_s)
+        self._shelf: Shelf[C] = Shelf(ttl_s=ttl_s, pin_s=pin_s, drop_spare=drop_spare)
         self._rooms = Rooms(self._shelf, budget, sessions_max)
         budget.add(self._shelf)
 
@@ -66,11 +78,13 @@ class SessionCacheStore(Generic[C]):
         bytes_needed: int,
         attempt: int | None,
         now: float,
+        spare_bytes: int = 0,
         adopt: SessionId | None = None,
     ) -> None:
         """Take a place and promise it `bytes_needed` bytes; it counts as touched now.
 
         Args:
+            spare_bytes: those of them that the session can do without.
             adopt: the place and the bytes of this session will do, if it is here.
 
         Raises:
@@ -82,19 +96,21 @@ class SessionCacheStore(Generic[C]):
         if entry is not None:
             refuse_ended(entry)
             refuse_older(entry, attempt)
-        self._rooms.check_bound(bytes_needed)
+        need = Need(bytes_needed, spare_bytes)
+        self._rooms.check_bound(need)
         borrows = (
             entry is None
             and adopt is not None
             and adopting.lend(self._shelf, adopt, session, layers)
         )
         try:
-            entry = self._rooms.place(session, layers, bytes_needed, anyone=False, now=now)
+            room = Need(bytes_needed) if _steps(entry) else need
+            entry = self._rooms.place(session, layers, room, anyone=False, now=now)
         except NoRoom:
             if borrows:
                 adopting.give_back(self._shelf, self._shelf.entries[session])
             raise
-        entry.used_at, entry.reserved_bytes = now, bytes_needed
+        entry.used_at, entry.reserved = now, need
         if not entry.prefilled:
             entry.layers = layers if entry.lent is None else entry.layers
             entry.attempt = entry.attempt if attempt is None else attempt
@@ -109,6 +125,7 @@ class SessionCacheStore(Generic[C]):
         wire: int,
         bytes_needed: int,
         now: float,
+        spare_bytes: int = 0,
     ) -> Lease[C]:
         """Start `session` afresh, superseding whatever step of it still runs.
 
@@ -116,6 +133,7 @@ class SessionCacheStore(Generic[C]):
             wire: 0 for an ADR-0022 head, which knows no refusal: the least recently used
                 session makes room, pinned or not.
             bytes_needed: bytes the session will hold after this step.
+            spare_bytes: those of them that it can do without.
 
         Raises:
             StaleAttempt: a newer attempt, or a prefill of this one, was here before.
@@ -127,19 +145,22 @@ class SessionCacheStore(Generic[C]):
         if entry is not None:
             refuse_older(entry, attempt)
             refuse_duplicate(entry, attempt)
-        self._rooms.check_bound(bytes_needed)
+        need = Need(bytes_needed, spare_bytes)
+        self._rooms.check_bound(need)
         entry = self._rooms.place(
             session,
             layers,
-            bytes_needed,
+            need,
             anyone=wire == 0,
             refilled=attempt is not None and attempt > FIRST_ATTEMPT,
             now=now,
         )
         entry.layers, entry.attempt, entry.prefilled = layers, attempt, True
-        entry.length, entry.ids, entry.state, entry.state_bytes = 0, None, None, 0
+        entry.length, entry.ids, entry.state, entry.held = 0, None, None, NOTHING
         entry.used_at, entry.lingers, entry.lent = now, False, None
-        entry.lease = Lease(session, layers, 0, tokens, None, PrefixDigest(), bytes_needed)
+        entry.lease = Lease(
+            session, layers, 0, tokens, None, PrefixDigest(), need, keeps=not entry.shed
+        )
         return entry.lease
 
     def decode(
@@ -153,6 +174,7 @@ class SessionCacheStore(Generic[C]):
         attempt: int | None,
         bytes_needed: int,
         now: float,
+        spare_bytes: int = 0,
         truncate: bool = False,
         adopt: SessionId | None = None,
     ) -> Lease[C]:
@@ -161,7 +183,9 @@ class SessionCacheStore(Generic[C]):
         Args:
             past_length: positions the head believes are cached here.
             prefix: digest of their ids; absent means ADR-0022's rule, length only.
+            attempt: a later one than the session's goes on with it, if `prefix` proves its ids.
             bytes_needed: bytes the session will hold after this step.
+            spare_bytes: those of them that it can do without.
             truncate: a longer session may be shortened, if `prefix` is that of its ids.
             adopt: the session that goes on as `session`, if `prefix` is that of its ids.
 
@@ -171,15 +195,16 @@ class SessionCacheStore(Generic[C]):
         """
         self._budget.expire(now)
         if adopt is None:
-            entry = extensible(self._shelf.entries.get(session), layers, attempt)
+            entry = extensible(self._shelf.entries.get(session), layers, attempt, prefix)
         else:
             entry = adopting.adoptable(self._shelf, session, adopt, layers, attempt)
         check_prefix(entry, past_length, prefix, truncate=truncate)
-        self._rooms.check_bound(bytes_needed)
+        need = Need(bytes_needed, spare_bytes)
+        self._rooms.check_bound(need)
         if adopt is not None:
             adopting.take_over(self._shelf, entry, session, attempt)
-        self._rooms.grow(entry, bytes_needed, now)
-        entry.used_at = now
+        self._rooms.grow(entry, need, now)
+        entry.touch(attempt, now)
         entry.lease = Lease(
             session,
             layers,
@@ -187,13 +212,21 @@ class SessionCacheStore(Generic[C]):
             past_length + tokens,
             entry.state,
             None if entry.ids is None else entry.ids.prefix(past_length),
-            bytes_needed,
+            need,
             truncate=past_length < entry.length,
+            keeps=not entry.shed,
         )
         return entry.lease
 
     def commit(
-        self, lease: Lease[C], *, state: C, ids: Sequence[int], state_bytes: int, now: float
+        self,
+        lease: Lease[C],
+        *,
+        state: C,
+        ids: Sequence[int],
+        state_bytes: int,
+        now: float,
+        spare_bytes: int = 0,
     ) -> bool:
         """Record that every layer now holds the leased positions, and what they take.
 
@@ -201,6 +234,7 @@ class SessionCacheStore(Generic[C]):
 
         Args:
             ids: of the new positions; empty if the head sent none, and then no digest is kept.
+            spare_bytes: those of `state_bytes` that keep what left the last layer.
 
         Returns:
             False: superseded. The result must be discarded; the cache here is another step's.
@@ -214,7 +248,8 @@ class SessionCacheStore(Generic[C]):
         else:
             entry.ids = entry.ids or KnownIds()
             entry.ids.replace_from(lease.digest, ids)
-        entry.length, entry.state, entry.state_bytes = lease.length_after, state, state_bytes
+        entry.length, entry.state = lease.length_after, state
+        entry.held = Need(state_bytes, spare_bytes)
         entry.lease, entry.used_at = None, now
         return True
 
@@ -255,7 +290,7 @@ class SessionCacheStore(Generic[C]):
         if entry.lent is not None:
             adopting.give_back(self._shelf, entry)
         elif linger and entry.state is not None and entry.lease is None:
-            entry.lingers, entry.reserved_bytes = True, 0
+            entry.lingers, entry.reserved = True, NOTHING
         else:
             self._shelf.remove(entry, EvictionReason.RELEASED)
         return True
@@ -270,6 +305,29 @@ class SessionCacheStore(Generic[C]):
         self._budget.expire(now)
         for entry in [entry for entry in self._shelf.entries.values() if entry.lingers]:
             self._shelf.remove(entry, EvictionReason.RELEASED)
+
+    def replay(
+        self,
+        session: SessionId,
+        *,
+        layers: LayerRange,
+        past_length: int,
+        ids: Sequence[int],
+        prefix: str,
+        attempt: int | None,
+        now: float,
+    ) -> C:
+        """Return the state of a session that kept what left its layers for positions of `ids`.
+
+        They begin at `past_length`, before which are those of `prefix`. Nothing is changed, but it
+        counts as touched now. Raises KVCacheMiss.
+        """
+        self._budget.expire(now)
+        entry = continued(self._shelf.entries.get(session), layers, attempt, prefix)
+        check_kept(entry, past_length, ids, prefix)
+        assert entry.state is not None, "it holds positions"
+        entry.used_at = now
+        return entry.state
 
     def describe(self, session: SessionId, now: float) -> SessionDescription | None:
         self._budget.expire(now)
@@ -312,3 +370,8 @@ class SessionCacheStore(Generic[C]):
     def _leased(self, lease: Lease[C]) -> SessionCacheEntry[C] | None:
         entry = self._shelf.entries.get(lease.session)
         return entry if entry is not None and entry.lease is lease else None
+
+
+def _steps(entry: SessionCacheEntry[C] | None) -> bool:
+    """Whether a step runs that goes on keeping what leaves its layers."""
+    return entry is not None and entry.lease is not None and not entry.shed

@@ -53,7 +53,7 @@ from meshnet.core.vocabulary.members import (
     Member,
     MemberState,
 )
-from meshnet.core.vocabulary.routes import Hop, Route
+from meshnet.core.vocabulary.routes import Hop, Route, segments_of
 from meshnet.core.vocabulary.steps import ShardStep
 
 __all__ = [
@@ -111,4 +111,5 @@ __all__ = [
     "WeightFormat",
     "WrongShard",
     "check_cover",
+    "segments_of",
 ]

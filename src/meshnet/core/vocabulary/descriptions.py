@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshnet.core.vocabulary.activations import DType
 from meshnet.core.vocabulary.capacity import Capacity
@@ -43,9 +43,23 @@ class KVBytes:
     per_token: int
     fixed: int = 0
     grid: int = 1
+    spare: int = 0
+    """Of `per_token`: what leaves the last layer, kept to be sent again (ADR-0041). It goes before
+    any session goes."""
 
     def of(self, tokens: int) -> int:
-        return self.fixed + self.per_token * (-(-tokens // self.grid) * self.grid)
+        return self.fixed + self.per_token * self._cells(tokens)
+
+    def spare_of(self, tokens: int) -> int:
+        """Return how many of the bytes `of(tokens)` the session can do without."""
+        return self.spare * self._cells(tokens)
+
+    def without_spare(self) -> KVBytes:
+        """What a session takes where nothing is kept to be sent again."""
+        return replace(self, per_token=self.per_token - self.spare, spare=0)
+
+    def _cells(self, tokens: int) -> int:
+        return -(-tokens // self.grid) * self.grid
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +102,8 @@ class SessionDescription:
     prefix: str | None
     attempt: int | None
     kv_bytes: int
+    replayable: int = 0
+    """Of so many of its first positions what left the layers is kept, and can be sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +131,5 @@ class NodeDescription:
     """It serves the sessions it has, takes no others, and would like to be rid of them."""
     capacity: Capacity | None = None
     """None: it did not measure itself."""
+    replay: bool = False
+    """It knows replays, fills and attempts that rise without a prefill (ADR-0041)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from meshnet.core.vocabulary.identity import WIRE_VERSION, ModelId, NodeId
@@ -36,6 +36,10 @@ class Route:
     """The nodes that can hand a step on to the hop behind theirs."""
     fingerprint: str = ""
     """Of the model on all its hops; a generation never changes it half-way."""
+    replay: frozenset[NodeId] = frozenset()
+    """The nodes that know replays, fills and rising attempts (ADR-0041)."""
+    arithmetic: frozenset[str] = frozenset()
+    """The arithmetic ids of its hops."""
 
     def __post_init__(self) -> None:
         check_cover([hop.layers for hop in self.hops])
@@ -48,13 +52,19 @@ class Route:
     @property
     def segments(self) -> tuple[tuple[Hop, ...], ...]:
         """The hops in runs through which a step is handed on; the last of each run answers."""
-        return tuple(self._segments())
+        return segments_of(self.hops, self.onward)
 
-    def _segments(self) -> Iterator[tuple[Hop, ...]]:
-        run: tuple[Hop, ...] = ()
-        for hop in self.hops:
-            if run and (run[-1].node not in self.onward or hop.node in {each.node for each in run}):
-                yield run
-                run = ()
-            run = (*run, hop)
-        yield run
+
+def segments_of(hops: Sequence[Hop], onward: Collection[NodeId]) -> tuple[tuple[Hop, ...], ...]:
+    """Part `hops` into runs through which a step is handed on, by the nodes of `onward`."""
+    return tuple(_segments(hops, onward))
+
+
+def _segments(hops: Sequence[Hop], onward: Collection[NodeId]) -> Iterator[tuple[Hop, ...]]:
+    run: tuple[Hop, ...] = ()
+    for hop in hops:
+        if run and (run[-1].node not in onward or hop.node in {each.node for each in run}):
+            yield run
+            run = ()
+        run = (*run, hop)
+    yield run
