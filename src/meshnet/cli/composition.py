@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from meshnet import __version__
+from meshnet.cli.head_cost import head_token_s
 from meshnet.cli.machine import machine_id
 from meshnet.cli.settings import Settings
 from meshnet.core.generation.limits import AdmissionLimits, GenerationLimits, StepTimeout
@@ -75,6 +76,8 @@ class Composition:
     """Ask a node to take no new sessions, or, if True, to take them again. Raises HopLost."""
     urls: dict[NodeId, str] = field(default_factory=dict)
     """Whom the client may dial."""
+    head_s: float = 0.0
+    """What the head adds to a token, as it was measured at its start."""
 
     def name_of(self, node: NodeId) -> str:
         """Return what users call a node: its address, if it joined by itself."""
@@ -102,7 +105,7 @@ class Composition:
         """Return what the nodes measured of themselves, and the ways to them from here."""
         told = {each.node: each.capacity for each in self.directory.snapshot()}
         known = {node: capacity for node, capacity in told.items() if capacity is not None}
-        return Mesh(known, self.links.links, head_machine=machine_id())
+        return Mesh(known, self.links.links, head_machine=machine_id(), head_s=self.head_s)
 
     def fingerprint(self) -> str:
         """Return `system_fingerprint`: equal while cuts, formats and arithmetic are equal."""
@@ -147,9 +150,7 @@ async def composed(
                 chained=settings.routes == "chain",
             )
             links = LinkBook(
-                lambda: {
-                    each.node: urls[each.node] for each in directory.snapshot() if each.capacity
-                },
+                lambda: _measured(directory, urls),
                 token=None if token is None else token.get_secret_value(),
                 clock=time.monotonic,
             )
@@ -157,13 +158,30 @@ async def composed(
             limits = head_limits(settings, route_wait_s)
             head = _head(model, text, client, directory, limits, record)
             names = {NodeId(url): name for name, url in nodes.items()}
+            head_s = await head_token_s()
             async with directory, head, _kept(links):
-                drain = partial(_drain, http)
-                yield Composition(model, text, client, directory, head, names, links, drain, urls)
+                yield Composition(
+                    model,
+                    text,
+                    client,
+                    directory,
+                    head,
+                    names,
+                    links,
+                    partial(_drain, http),
+                    urls,
+                    head_s,
+                )
 
 
 async def _drain(client: HttpHopClient, node: NodeId, undo: bool) -> NodeDescription:
     return await client.drain(node, DRAIN_S, undo=undo)
+
+
+def _measured(directory: Directory, urls: Mapping[NodeId, str]) -> dict[NodeId, str]:
+    """Return the addresses of the nodes that measured themselves."""
+    told = [each.node for each in directory.snapshot() if each.capacity is not None]
+    return {node: urls[node] for node in told if node in urls}
 
 
 @asynccontextmanager

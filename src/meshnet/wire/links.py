@@ -24,7 +24,7 @@ from typing import Any
 import aiohttp
 
 from meshnet.core.protocol.limits import LINK_BYTES_MAX
-from meshnet.core.vocabulary import HopLost, Link, NodeId
+from meshnet.core.vocabulary import HopLost, Link, MeshnetError, NodeId
 from meshnet.wire.serving import bind, serve_socket
 
 SMALL_BYTES = 2**16
@@ -36,6 +36,7 @@ REFRESH_S = 900.0
 ROUND_S = 5.0
 """How soon a node that could not be asked is asked again."""
 SHORTEST_S = 1e-6
+FAILURES = (MeshnetError, aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
 
 class LinkBook:
@@ -70,15 +71,24 @@ class LinkBook:
             return
         async with _session(self._headers) as http:
             if self._own_s is None:
-                async with _loopback() as url:
-                    self._own_s = await self._question_s(http, url)
+                self._own_s = await self._own(http)
+            if self._own_s is None:
+                return
             for node, url in due.items():
                 try:
                     async with asyncio.timeout(DEADLINE_S):
                         link = await self._measured(http, node, url, self._own_s)
-                except (HopLost, aiohttp.ClientError, TimeoutError, OSError, ValueError):
+                except FAILURES:
                     continue
                 self._known[node] = (self._clock(), link)
+
+    async def _own(self, http: aiohttp.ClientSession) -> float | None:
+        """Return the time of a question within this process; None: it could not be asked now."""
+        try:
+            async with asyncio.timeout(DEADLINE_S), _loopback() as url:
+                return await self._question_s(http, url)
+        except (*FAILURES, ExceptionGroup):
+            return None
 
     def _is_due(self, node: NodeId) -> bool:
         known = self._known.get(node)
