@@ -47,7 +47,9 @@ def fingerprint_of(layers: Mapping[NodeId, LayerRange], *short: NodeId) -> str:
         directory = Directory(cluster, list(cluster.nodes), clock=clock)
         await directory.refresh()
         unused = cast(Any, None)
-        return Composition(TOY_MODEL, unused, cluster, directory, unused, {}, unused).fingerprint()
+        return Composition(
+            TOY_MODEL, unused, cluster, directory, unused, {}, unused, unused
+        ).fingerprint()
 
     return run(main, 0)
 

@@ -136,11 +136,10 @@ async def composed(
     client, to measure it.
     """
     urls = {NodeId(url): url for url in nodes.values()}
-    token = settings.mesh_token
+    secret = settings.mesh_token
+    token = None if secret is None else secret.get_secret_value()
     with unwrapped():
-        async with HttpHopClient(
-            urls, limits=Limits(), token=None if token is None else token.get_secret_value()
-        ) as http:
+        async with HttpHopClient(urls, limits=Limits(), token=token) as http:
             client = through(http)
             directory = Directory(
                 client,
@@ -149,29 +148,15 @@ async def composed(
                 declared=declared,
                 chained=settings.routes == "chain",
             )
-            links = LinkBook(
-                lambda: _measured(directory, urls),
-                token=None if token is None else token.get_secret_value(),
-                clock=time.monotonic,
-            )
+            links = LinkBook(partial(_measured, directory, urls), token=token, clock=time.monotonic)
             await directory.refresh()
             limits = head_limits(settings, route_wait_s)
             head = _head(model, text, client, directory, limits, record)
             names = {NodeId(url): name for name, url in nodes.items()}
-            head_s = await head_token_s()
+            drain, head_s = partial(_drain, http), await head_token_s()
+            parts = (model, text, client, directory, head, names, links, drain, urls, head_s)
             async with directory, head, _kept(links):
-                yield Composition(
-                    model,
-                    text,
-                    client,
-                    directory,
-                    head,
-                    names,
-                    links,
-                    partial(_drain, http),
-                    urls,
-                    head_s,
-                )
+                yield Composition(*parts)
 
 
 async def _drain(client: HttpHopClient, node: NodeId, undo: bool) -> NodeDescription:
