@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from meshnet.cli.plan_file import read_file
-from meshnet.cli.plan_running import present, running
+from meshnet.cli.plan_running import Live, present, running
 from meshnet.core.generation.chunking import Chunking
 from meshnet.core.planning import ModelShape, Wanted, predict
 from meshnet.core.protocol.fields import Fields
@@ -70,3 +70,15 @@ def test_of_nodes_that_hold_the_same_the_one_that_gets_furthest_runs():
     held = {A: LayerRange(0, 3), B: LayerRange(0, 2), NodeId("c"): LayerRange(1, 6)}
 
     assert present(held, 6) == (Hop(A, LayerRange(0, 3)), Hop(NodeId("c"), LayerRange(3, 6)))
+
+
+def test_people_are_told_which_nodes_would_better_hold_something_else():
+    held = {A: LayerRange(0, 1), B: LayerRange(1, 4)}
+
+    moved = Live(None, held, {A: LayerRange(0, 4), B: LayerRange(1, 4)})
+    staying = Live(None, held, held)
+
+    assert str(moved) == f"to change: {A} to layers 0-4"
+    assert moved.values() == {"running": None, "changes": {A: [0, 4]}}
+    assert "may stay" in str(staying)
+    assert staying.values()["changes"] == {}

@@ -56,6 +56,7 @@ def test_a_gateway_plans_for_the_nodes_that_measured_themselves(
     made = json.loads(told.stdout)
     named = [hop["node"] for hop in made["hops"]] + [left["node"] for left in made["left_out"]]
     assert sorted(named) == sorted(node.url for node in both)
+    assert set(made["changes"]) <= {node.url for node in both}
     assert made["hops"][0]["room_bytes"] > made["hops"][0]["weight_bytes"] > 0
 
 

@@ -7,7 +7,8 @@ prediction is of one session alone; answers that came side by side were slower f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from meshnet.core.planning import Cutting, Mesh, ModelShape, Wanted, predict
 from meshnet.core.protocol.fields import Fields
@@ -32,6 +33,33 @@ class Running:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A mesh that runs: how it does, what its nodes hold, and what they would better hold."""
+
+    running: Running | None
+    held: Mapping[NodeId, LayerRange]
+    better: Mapping[NodeId, LayerRange]
+
+    @property
+    def changes(self) -> dict[NodeId, LayerRange]:
+        return {node: to for node, to in self.better.items() if self.held.get(node) != to}
+
+    def values(self) -> dict[str, Any]:
+        """Return what `meshnet plan --json` adds for a gateway's nodes."""
+        return {
+            "running": None if self.running is None else asdict(self.running),
+            "changes": {node: [to.start, to.stop] for node, to in self.changes.items()},
+        }
+
+    def __str__(self) -> str:
+        lines = [] if self.running is None else [str(self.running)]
+        lines += [f"to change: {node} to layers {to}" for node, to in self.changes.items()]
+        if not self.changes:
+            lines.append("what nodes hold may stay: another layout gains less than a tenth")
+        return "\n".join(lines)
+
+
 def running(
     told: Fields, shape: ModelShape, mesh: Mesh, wanted: Wanted, *, cutting: Cutting, chain: bool
 ) -> Running | None:
@@ -43,7 +71,7 @@ def running(
         return None
     answers = told.object("answers")
     count, rate = answers.integer("answers", low=1), answers.number("tokens_per_s")
-    hops = present(_held(told), len(shape.layers))
+    hops = present(held_layers(told), len(shape.layers))
     if hops is None:
         return None
     try:
@@ -53,7 +81,8 @@ def running(
     return Running(predicted.tokens_per_s, rate, count)
 
 
-def _held(told: Fields) -> dict[NodeId, LayerRange]:
+def held_layers(told: Fields) -> dict[NodeId, LayerRange]:
+    """Return what each node holds by `GET /mesh`. Raises BadField."""
     held = {}
     for node in told.objects("nodes", count_max=NODES_MAX):
         layers = node.integers("layers", count_max=2, high=LAYERS_MAX)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,21 @@ from meshnet.cli.machine import cores, machine_id, url_here
 from meshnet.cli.models import format_of, resolve_shape
 from meshnet.cli.options import print_json
 from meshnet.cli.plan_file import NODES_MAX, mesh_of, read_file
-from meshnet.cli.plan_running import running
+from meshnet.cli.plan_running import Live, held_layers, running
 from meshnet.cli.report import bytes_text, show_table
 from meshnet.cli.serving import run_loop
 from meshnet.cli.settings import Settings, SettingsError
 from meshnet.core.generation.chunking import Chunking
-from meshnet.core.planning import HopPrediction, Mesh, ModelShape, NoPlan, Plan, Wanted, plan
+from meshnet.core.planning import (
+    HopPrediction,
+    Mesh,
+    ModelShape,
+    NoPlan,
+    Plan,
+    Wanted,
+    assignments,
+    plan,
+)
 from meshnet.core.protocol.fields import Fields
 from meshnet.core.vocabulary import Capacity, MeshnetError, ModelId, NodeId, WeightFormat
 
@@ -57,15 +66,19 @@ def show_plan(
     made = plan(shape, mesh, wanted, cutting=chunking.ends, chain=chain)
     if isinstance(made, NoPlan):
         raise NoPlanFound(made.reason)
-    now = None
+    live = None
     if told is not None:
+        held = held_layers(told)
         now = running(told, shape, mesh, wanted, cutting=chunking.ends, chain=chain)
+        best = assignments(shape, mesh, wanted, held, cutting=chunking.ends, chain=chain)
+        assert not isinstance(best, NoPlan), "there is a plan"
+        live = Live(now, held, best)
     if as_json:
-        print_json(plan_values(shape, wanted, made) | {"running": now and asdict(now)})
+        print_json(plan_values(shape, wanted, made) | ({} if live is None else live.values()))
         return
     _print(Console(), shape, wanted, made)
-    if now is not None:
-        print(now)
+    if live is not None:
+        print(live)
 
 
 def _mesh(settings: Settings, url: str | None) -> tuple[Mesh, Fields | None]:
