@@ -8,6 +8,7 @@ Nodes that measured at the same time would each find a part of the machine.
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -53,7 +54,7 @@ async def measured_capacity(
         through: may slow its shards, to stand for another machine.
     """
     free_bytes = free_device_bytes(settings.device)
-    async with _turn(settings.cache_dir):
+    async with turn(settings.cache_dir):
         tiny, speed = await compute.run(lambda: _measured(settings, model, free_bytes, through))
         served_s = await served_step_s(compute, tiny)
     return Capacity(
@@ -114,12 +115,13 @@ def _measured(
             speed = of(config)
         except ModelError:  # its size cannot be told without its weights
             speed = of(common_config())
+    gc.collect()  # what the layers leave goes now: a node lets no collection look for it later
     give_back()
     return tiny, speed
 
 
 @asynccontextmanager
-async def _turn(directory: Path) -> AsyncIterator[None]:
+async def turn(directory: Path) -> AsyncIterator[None]:
     """Measure while no other node of this user on this machine does."""
     await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
     lock = FileLock(directory / ".measuring")
