@@ -104,12 +104,13 @@ class Calls:
         return any(self._directory.draining(hop.node) for hop in route.hops)
 
     async def find_move(self, asked: FindMove) -> MoveFound | NoRoute:
-        """Ask every node what it serves now, and keep the hops that stay."""
+        """Ask every node what it serves now; hops that do not drain stay where that is possible."""
         await self._directory.refresh()
         old = asked.route
         if (move := self._directory.move(old, asked.length)) is not None:
             return MoveFound(*move)
-        found = self._directory.route(self._model, (), old.fingerprint or None)
+        keep = [hop for hop in old.hops if not self._directory.draining(hop.node)]
+        found = self._directory.route(self._model, (), old.fingerprint or None, keep)
         return MoveFound(found, None) if isinstance(found, Route) else NoRoute(str(found))
 
     async def take_over(self, asked: TakeOver) -> TakenOver:

@@ -34,7 +34,7 @@ class GivesAnOlderLayer(ToyShard):
 
 
 def draining_plan(seed: int, faults: Faults) -> ClusterPlan:
-    """Draw a cluster whose layers are all held twice, and of whose nodes three drain in turn.
+    """Draw a cluster whose layers are all held twice, and of each two nodes one drains.
 
     Its devices are slow and its chats long: they run while nodes drain.
     """
@@ -55,7 +55,8 @@ def draining_plan(seed: int, faults: Faults) -> ClusterPlan:
         for chat in drawn.chats
         if chat.follows is None
     )
-    drains = tuple((node.node, rng.uniform(0.5, DRAINS_MAX_S)) for node in rng.sample(nodes, 3))
+    twins = [rng.sample((nodes[at], nodes[at + len(CUTS)]), 2) for at in range(len(CUTS))]
+    drains = tuple((one.node, rng.uniform(0.5, DRAINS_MAX_S)) for one, _ in twins)
     return replace(
         drawn,
         nodes=tuple(nodes),
