@@ -23,9 +23,15 @@ class Leaving:
     """Of one node process; `place` is where it announces itself, if it joined a mesh."""
 
     def __init__(
-        self, service: NodeService[Any], place: MeshPlace | None, *, deadline_s: float
+        self,
+        service: NodeService[Any],
+        place: MeshPlace | None,
+        *,
+        deadline_s: float,
+        poll_s: float = POLL_S,
     ) -> None:
-        self._moves, self._place, self._deadline_s = service.moves, place, deadline_s
+        self._moves, self._place = service.moves, place
+        self._deadline_s, self._poll_s = deadline_s, poll_s
 
     async def run(self, stop: asyncio.Event) -> None:
         """Set `stop` once the node was told to drain, and has."""
@@ -47,11 +53,11 @@ class Leaving:
         """Wait until nobody has a chat here, or for `deadline_s`. False: it shall go on."""
         clock = asyncio.get_running_loop().time
         until = clock() + self._deadline_s
-        while self._moves.busy and clock() < until:
-            await asyncio.sleep(POLL_S)
-            if not self._moves.draining:
-                return False
-        return True
+        while self._moves.draining:
+            if not self._moves.busy or clock() >= until:
+                return True
+            await asyncio.sleep(self._poll_s)
+        return False
 
     def _say(self, state: MemberState) -> None:
         if self._place is not None:

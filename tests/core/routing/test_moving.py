@@ -12,9 +12,11 @@ from tests.core.routing.test_finding import MODEL, node, shard
 from meshnet.core.routing import Inventory, find_route
 from meshnet.core.routing.moving import Taking, find_move, moving_pays
 from meshnet.core.vocabulary import (
+    Capacity,
     Hop,
     KVBytes,
     LayerRange,
+    Link,
     NodeDescription,
     NodeId,
     Route,
@@ -170,6 +172,27 @@ def test_a_node_that_drains_is_on_no_route():
     ("positions_per_s", "pays"), [(None, True), (10.0, True), (100.0, True), (1000.0, False)]
 )
 def test_moving_pays_where_computing_again_takes_longer(positions_per_s: float | None, pays: bool):
+    half = Taking(OLD.hops[1], NodeId("b"), 5_000)
+
     assert pays == moving_pays(
-        10_000, bytes_per_s=10_000, positions=100, positions_per_s=positions_per_s
+        [half, half], bytes_per_s=10_000, positions=100, positions_per_s=positions_per_s
     )
+
+
+def test_a_way_that_was_measured_counts_as_it_is():
+    slow = Taking(OLD.hops[1], NodeId("b"), 5_000, bytes_per_s=10.0)
+
+    assert not moving_pays([slow], bytes_per_s=10_000, positions=100, positions_per_s=10.0)
+
+
+@pytest.mark.parametrize(("measures", "told"), [("s", "b"), ("b", "s")])
+def test_the_way_between_two_nodes_is_as_fast_as_either_measured(measures: str, told: str):
+    link = Link(NodeId(told), 0.001, 5e6)
+    nodes = dict(inventory(node("s", moving(0, 8))).nodes)
+    capacity = Capacity("machine", 0, 1, links=(link,))
+    nodes[NodeId(measures)] = replace(nodes[NodeId(measures)], capacity=capacity)
+
+    found = find_move(Inventory(nodes), OLD, 100)
+
+    assert found is not None
+    assert [taking.bytes_per_s for taking in found[1]] == [5e6]

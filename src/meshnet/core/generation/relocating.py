@@ -92,7 +92,7 @@ class RelocatingGeneration(Generation):
             return False
         lost = sum(len(taking.hop.layers) for taking in takings)
         return moving_pays(
-            sum(taking.bytes for taking in takings),
+            takings,
             bytes_per_s=self._limits.move.bytes_per_s,
             positions=length * lost // route.hops[-1].layers.stop,
             positions_per_s=self._accounts.prefill_speed(self._sequence.prompt_length),

@@ -10,6 +10,7 @@ else what they would go on with is not what they would have computed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshnet.core.routing.finding import Inventory, load_of, route_over
@@ -30,6 +31,8 @@ class Taking:
     hop: Hop
     giver: NodeId
     bytes: int
+    bytes_per_s: float | None = None
+    """Of the way there, if one of the two has measured it."""
 
 
 def find_move(
@@ -52,21 +55,35 @@ def find_move(
             return None
         holders |= {each.node for each in instead}
         hops += instead
-        takings += [Taking(each, hop.node, _bytes(shard, each, length)) for each in instead]
+        takings += [
+            Taking(
+                each,
+                hop.node,
+                _bytes(shard, each, length),
+                _link(inventory, each.node, hop.node) or _link(inventory, hop.node, each.node),
+            )
+            for each in instead
+        ]
     shards = [shard for hop in hops if (shard := _shard(inventory, hop.node, old)) is not None]
     return route_over(old.model, hops, shards, inventory), tuple(takings)
 
 
 def moving_pays(
-    moved_bytes: int, *, bytes_per_s: float, positions: int, positions_per_s: float | None
+    takings: Sequence[Taking],
+    *,
+    bytes_per_s: float,
+    positions: int,
+    positions_per_s: float | None,
 ) -> bool:
-    """Whether so many bytes come sooner than so many positions are computed again.
+    """Whether all bytes come sooner than so many positions are computed again.
 
-    `positions_per_s` None: nobody has measured it, and bytes at least cost no computing.
+    `bytes_per_s` is of ways that nobody measured. `positions_per_s` None: nobody has measured it,
+    and bytes at least cost no computing.
     """
     if positions_per_s is None:
         return True
-    return moved_bytes / bytes_per_s <= positions / positions_per_s
+    moved_s = sum(taking.bytes / (taking.bytes_per_s or bytes_per_s) for taking in takings)
+    return moved_s <= positions / positions_per_s
 
 
 def _instead(
@@ -118,6 +135,13 @@ def _reach(shard: ShardDescription, at: int, stop: int) -> int:
 def _bytes(giver: ShardDescription, hop: Hop, length: int) -> int:
     size = giver.kv_bytes.per_token * length + giver.kv_bytes.fixed
     return size * len(hop.layers) // len(giver.layers)
+
+
+def _link(inventory: Inventory, one: NodeId, other: NodeId) -> float | None:
+    """Return the bytes a second that `one` measured to `other`."""
+    capacity = inventory.nodes[one].capacity
+    links = () if capacity is None else capacity.links
+    return next((link.bytes_per_s for link in links if link.node == other), None)
 
 
 def _shard(inventory: Inventory, node: NodeId, route: Route) -> ShardDescription | None:
