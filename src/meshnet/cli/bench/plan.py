@@ -29,6 +29,7 @@ from meshnet.cli.bench.report import Report, number, table
 from meshnet.cli.bench.results import format_told, provenance
 from meshnet.cli.bench.running import pin, tell
 from meshnet.cli.models import resolve_model
+from meshnet.cli.plan_file import mesh_values
 from meshnet.cli.serving import run_loop
 from meshnet.cli.settings import Settings
 from meshnet.core.generation.chunking import Chunking
@@ -99,21 +100,13 @@ class _PlanBench:
 
     def _row(self, number: int, drawn: DrawnMesh, layout: Layout) -> tuple[dict[str, Any], Mesh]:
         predicted, measured, samples, disturbed = run_loop(lambda: self._measure(drawn, layout))
-        row: dict[str, Any] = {
+        row = row_of(predicted, measured, samples) | {
             "mesh": number,
             "machines": str(drawn),
             "layout": f"mesh {number}, {layout}",
             "kind": layout.name,
-            "predicted_tokens_per_s": predicted.tokens_per_s,
-            "tokens_per_s": spread([each["tokens_per_s"] for each in samples]),
-            "predicted_ttft_s": predicted.first_s,
-            "ttft_s": spread([each["ttft_s"] for each in samples]),
-            "predicted": asdict(predicted),
-            "measured": asdict(measured),
             "disturbed": disturbed,
         }
-        for name in ("tokens_per_s", "ttft_s"):
-            row[f"{name}_ratio"] = row[f"predicted_{name}"] / row[name]["median"]
         tell(
             f"{row['layout']}: tokens a second {row['predicted_tokens_per_s']:.3g} predicted, "
             f"{row['tokens_per_s']['median']:.3g} measured ({row['tokens_per_s_ratio']:.2f}); "
@@ -147,6 +140,21 @@ class _PlanBench:
         prompt = prompts.ids(turn, PROMPT_TOKENS)
         timed = await timed_generation(mesh.composition, prompt, self._tokens)
         return {"tokens_per_s": timed.tokens_per_s, "ttft_s": timed.at_s[0]}
+
+
+def row_of(predicted: Prediction, measured: Mesh, samples: Sequence[Values]) -> dict[str, Any]:
+    """Return what a layout did beside what its figures, which are kept, said that it would."""
+    row: dict[str, Any] = {
+        "predicted_tokens_per_s": predicted.tokens_per_s,
+        "tokens_per_s": spread([each["tokens_per_s"] for each in samples]),
+        "predicted_ttft_s": predicted.first_s,
+        "ttft_s": spread([each["ttft_s"] for each in samples]),
+        "predicted": asdict(predicted),
+        "measured": mesh_values(measured),
+    }
+    for name in ("tokens_per_s", "ttft_s"):
+        row[f"{name}_ratio"] = row[f"predicted_{name}"] / row[name]["median"]
+    return row
 
 
 def _shape(path: Path, weights: WeightFormat) -> ModelShape:

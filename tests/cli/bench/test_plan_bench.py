@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshnet.cli.bench.plan import summary
+from meshnet.cli.bench.plan import plan_report, row_of, summary
 from meshnet.cli.bench.plan_draw import alone, draw_meshes
-from meshnet.core.vocabulary import LayerRange, check_cover
+from meshnet.cli.plan_file import read_file
+from meshnet.core.generation.chunking import Chunking
+from meshnet.core.planning import Wanted, predict
+from meshnet.core.vocabulary import Hop, LayerRange, WeightFormat, check_cover
+from meshnet.engine.model_shape import model_shape
 
 
 @given(seed=st.integers(0, 2**32), layers=st.integers(4, 80))
@@ -68,3 +75,33 @@ def test_each_target_alone_can_be_missed(changed: dict[str, object]):
     rows = [row(1, "planned", 19.0, 0.84), changed, row(2, "planned", 5.0, 1.0)]
 
     assert not summary(rows)["met"]
+
+
+def test_a_row_holds_what_was_predicted_against_what_was_measured_and_goes_into_a_file(
+    tiny_model_dir: Path,
+):
+    shape = model_shape(tiny_model_dir, WeightFormat.INT8)
+    mesh = read_file(Path(__file__).resolve().parents[3] / "examples" / "nodes.json")
+    hops = [Hop(next(iter(mesh.nodes)), LayerRange(0, 4))]
+    predicted = predict(hops, shape, mesh, Wanted(64, prompt=32), cutting=Chunking().ends)
+    rate = predicted.tokens_per_s
+
+    made = row_of(predicted, mesh, [{"tokens_per_s": rate * 2, "ttft_s": predicted.first_s}] * 3)
+
+    assert made["tokens_per_s_ratio"] == pytest.approx(0.5, rel=1e-4)
+    assert made["ttft_s_ratio"] == pytest.approx(1.0, rel=1e-4)
+    assert json.loads(json.dumps(made))["measured"]["nodes"][0]["node"] == hops[0].node
+
+
+def test_the_page_tells_each_layout_and_whether_the_targets_were_met():
+    rows = [
+        row(1, "planned", 5.0, 1.0)
+        | {"machines": "1x | 2x", "predicted_tokens_per_s": 5.0, "predicted_ttft_s": 1.0}
+        | {"ttft_s": {"median": 1.0}}
+    ]
+
+    page = plan_report({"rows": rows, "seed": 9, "summary": summary(rows)})
+
+    assert "1 planned" in page.sections[0]
+    assert "1x | 2x" in page.sections[1]
+    assert page.sections[1].endswith("Met.")
