@@ -103,7 +103,6 @@ class MeshPlace:
         self._read = asyncio.Event()
         self._assignment: Assignment | None = None
         self._told = asyncio.Event()
-        self._entered = asyncio.Event()
         self._following = Following(
             registry,
             self._seen,
@@ -116,11 +115,10 @@ class MeshPlace:
     def member(self) -> Member:
         return self._lease.member
 
-    def enter(self, measured: Capacity | None) -> None:
-        """Join now, with what the node has measured of itself, if it has."""
-        if measured is not None:
-            self._lease.update(replace(self.member, capacity=measured))
-        self._entered.set()
+    def enter(self, measured: Capacity | None, *, assigned: bool) -> None:
+        """Say what the node has measured of itself, if it has, and whether it wants layers."""
+        capacity = measured or self.member.capacity
+        self._lease.update(replace(self.member, capacity=capacity, assigned=assigned))
 
     def announce(
         self,
@@ -158,11 +156,7 @@ class MeshPlace:
         return self._assignment
 
     async def run(self) -> None:
-        """Once entered, renew, follow and read until cancelled.
-
-        Raises RegistryRefused at the first answer.
-        """
-        await self._entered.wait()
+        """Renew, follow and read until cancelled. Raises RegistryRefused at the first answer."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._lease.keep())
             group.create_task(self._following.run())
@@ -206,9 +200,12 @@ class MeshPlace:
 @asynccontextmanager
 async def joined(
     settings: Settings, joining: Joining, node: NodeId, peers: dict[NodeId, str],
-    known: dict[NodeId, str], record: Record, *, assigned: bool,
+    known: dict[NodeId, str], record: Record,
 ) -> AsyncIterator[MeshPlace]:  # fmt: skip
-    """Be a member until the block is left; `run` the place meanwhile. Then the member leaves."""
+    """Be a member until the block is left; `run` the place meanwhile. Then the member leaves.
+
+    It is told no layers before it has entered.
+    """
     token = settings.mesh_token
     capacity = Capacity(
         machine_id(), free_device_bytes(settings.device), settings.threads or cores(), cores()
@@ -217,7 +214,7 @@ async def joined(
         joining.registry, token=None if token is None else token.get_secret_value()
     ) as exchange:
         registry = HttpRegistry(exchange)
-        member = Member(node, WIRE_VERSION, MemberState.JOINING, capacity, assigned=assigned)
+        member = Member(node, WIRE_VERSION, MemberState.JOINING, capacity)
         lease = Lease(
             registry,
             member,

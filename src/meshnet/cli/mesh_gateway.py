@@ -138,7 +138,7 @@ class MeshGateway:
             if _told(member) != _told(self._members.get(node)):
                 self._record(MemberSeen(node, *_told(member)))
         for node in self._members.keys() - view.members.keys():
-            self._record(MemberSeen(node, "left", ""))
+            self._record(MemberSeen(node, "left"))
         if view.members != self._members:
             self._members = view.members
             self._composition.know(
@@ -206,10 +206,12 @@ def _placer(
     async def decide(members: Collection[Member], present: Mapping[NodeId, LayerRange]) -> Decision:
         static = _static(composition)
         if not present and not static:
-            if len(members) < settings.nodes_min:
+            able = [each for each in members if each.assigned or each.layers is not None]
+            if len(able) < settings.nodes_min:
                 wanted = f"{settings.nodes_min} nodes to wait for have joined"
-                return {}, f"{len(members)} of the {wanted}"
-            present = await planned(settings, mesh_of_members(composition, members))
+                return {}, f"{len(able)} of the {wanted}"
+            if all(each.assigned for each in able):  # a plan would move who has layers of its own
+                present = await planned(settings, mesh_of_members(composition, able))
         placement = place([*members, *static], size, present)
         return placement.ranges, placement.reason
 
@@ -249,12 +251,12 @@ def _static(composition: Composition) -> list[Member]:
     ]
 
 
-def _told(member: Member | None) -> tuple[str, str, str]:
+def _told(member: Member | None) -> tuple[str, str | None, str | None]:
     """Return what of a member is worth a line in the log."""
     if member is None:
-        return "", "", ""
-    layers = "" if member.layers is None else str(member.layers)
-    return member.state.value, layers, member.failure
+        return "", None, None
+    layers = None if member.layers is None else str(member.layers)
+    return member.state.value, layers, member.failure or None
 
 
 def _values(member: Member, left_s: float | None, *, reachable: bool) -> dict[str, Any]:

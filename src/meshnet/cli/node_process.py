@@ -188,7 +188,6 @@ class _Node:
             self._peers,
             self._known,
             self._telemetry.record,
-            assigned=not self._shards,
         ) as place:
             yield place
 
@@ -197,7 +196,7 @@ class _Node:
         if self._measures:
             await self._measure()
         if place is not None:
-            place.enter(self._service.capacity)
+            place.enter(self._service.capacity, assigned=not self._shards)
             if not self._shards:
                 await self._obey(place)
                 return

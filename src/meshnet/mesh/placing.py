@@ -107,7 +107,7 @@ class Placer:
             value = encode_assignments(after)
             if not await self._registry.compare_and_set(ASSIGNMENTS, expected, value):
                 return False
-        told = LayersAssigned(len(ranges), after.epoch, self.reason)
+        told = LayersAssigned(len(ranges), after.epoch, self.reason or None)
         if told != self._told:
             self._told = told
             self._record(told)

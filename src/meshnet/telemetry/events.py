@@ -181,8 +181,8 @@ class MemberSeen:
 
     node: str
     state: str
-    layers: str
-    failure: str = ""
+    layers: str | None = None
+    failure: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class LayersAssigned:
 
     nodes: int
     epoch: int
-    missing: str = ""
+    missing: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
