@@ -17,7 +17,7 @@ from tests.core.planning.meshes import (
     whole_chunks,
 )
 
-from meshnet.core.planning import NoPlan, Plan, Wanted, assignments, plan
+from meshnet.core.planning import Mesh, NoPlan, Plan, Wanted, assignments, plan
 from meshnet.core.planning import planning as planning_module
 from meshnet.core.planning.planning import shortlist
 from meshnet.core.planning.scoring import Scores
@@ -139,6 +139,18 @@ def test_a_node_without_room_for_the_smallest_piece_is_left_out_and_told_why():
     )
 
 
+def test_a_node_whose_machine_is_full_is_left_out_and_told_why():
+    """Alone on its machine it could hold a layer; beside the other it has half the room."""
+    fast = speed_of(20e9)
+    mesh = mesh_of(node_of("x", 90 * MB, fast), node_of("x", 12 * MB), node_of("y", 12 * MB))
+
+    made = planned(SIX, mesh)
+
+    assert shown(made.hops) == "a 0-6"
+    assert made.left_out[0].reason == "it has no room beside the others of its machine"
+    assert "with it a token would take" in made.left_out[1].reason
+
+
 def test_a_node_that_measured_another_format_is_left_out_and_told_why():
     other = Speed(WeightFormat.BF16, (Reading(MB, 1e9),), 1e9, 1e9, 1e9, 0, 0)
 
@@ -236,7 +248,6 @@ def test_a_thousand_nodes_cost_no_more_work_than_the_model_asks(memory_bytes, mo
             counted.append(self)
 
     monkeypatch.setattr(planning_module, "Search", Counted)
-    from meshnet.core.planning import Mesh
 
     made = planned(shape, Mesh(nodes))
 
@@ -249,7 +260,6 @@ def test_of_many_nodes_those_are_looked_at_that_add_least():
     mesh_nodes = {
         NodeId(f"n{at}"): node for at, node in enumerate(many_nodes(200, memory_bytes=40 * MB))
     }
-    from meshnet.core.planning import Mesh
 
     scores = Scores(SIX, Mesh(mesh_nodes), SMALL)
 
@@ -259,3 +269,18 @@ def test_of_many_nodes_those_are_looked_at_that_add_least():
     slowest = min(mesh_nodes[node].speeds[0].reading[0].bytes_per_s for node in chosen)
     assert len(chosen) == 12
     assert slowest > rates[100]
+
+
+def test_a_dozen_unlike_nodes_that_need_each_other_are_planned_exactly():
+    draw = random.Random(7)
+    room = 12 * (10 * MB + 256_000)
+    nodes = [
+        node_of(f"m{at}", round(room * draw.uniform(0.8, 1.2)), speed_of(draw.uniform(9e9, 11e9)))
+        for at in range(12)
+    ]
+    mesh = Mesh({NodeId(f"n{at}"): node for at, node in enumerate(nodes)})
+
+    made = planned(shape_of([layer_of(10 * MB)] * 30), mesh)
+
+    assert len(made.hops) == 3
+    assert made.best

@@ -35,25 +35,26 @@ def left_out(
 ) -> tuple[LeftOut, ...]:
     """Say of every node that is in none of the hops why."""
     used = {hop.node for hop in hops}
+    cuts = scores.cuts
+    pieces = (LayerRange(start, stop) for start, stop in zip((0, *cuts), cuts, strict=False))
+    least = min(scores.needs.all_bytes(piece) for piece in pieces)
     others = [node for node in sorted(scores.mesh.nodes) if node not in used]
     reasons = [
-        _unable(scores, node)
+        _unable(scores, node, least)
         or (_slower(scores, hops, node, predicted) if at < TRIED_MAX else "it makes nothing faster")
         for at, node in enumerate(others)
     ]
     return tuple(LeftOut(node, reason) for node, reason in zip(others, reasons, strict=True))
 
 
-def _unable(scores: Scores, node: NodeId) -> str | None:
+def _unable(scores: Scores, node: NodeId, least: int) -> str | None:
+    """`least`: bytes of the smallest piece that a plan can be cut into."""
     if scores.mesh.speed(node, scores.shape.weights) is None:
         return f"it has measured nothing in {scores.shape.weights.value}"
-    place = scores.place(node, shared=False)
-    cuts = scores.cuts
-    pieces = [LayerRange(start, stop) for start, stop in zip((0, *cuts), cuts, strict=False)]
-    if any(scores.fits(place, piece) for piece in pieces):
-        return None
-    least = min(scores.needs.all_bytes(piece) for piece in pieces)
-    return f"it has room for {place.room_bytes:,} bytes, and the smallest piece takes {least:,}"
+    room = scores.place(node, shared=False).room_bytes
+    if room < least:
+        return f"it has room for {room:,} bytes, and the smallest piece takes {least:,}"
+    return None
 
 
 def _slower(

@@ -28,8 +28,9 @@ CUTS_FEW = 48
 ROOM = 2.0
 """Of many nodes so many are looked at that they could hold the model as often as this."""
 WIDTH = 8
-EXTENSIONS_MAX = 150_000
-"""Work of one search: about half a second."""
+NARROW_MAX = 150_000
+EXTENSIONS_MAX = 1_000_000
+"""Work of a narrow and of an exact search: half a second, and one or two."""
 SLOWER_MOST = 1.1
 """A token's time may grow by so much before layers move that are in their places."""
 
@@ -90,19 +91,19 @@ def _found(
 ) -> Found | None:
     cuts = scores.cuts
     if len(able) <= NODES_FEW:
-        first = Search(scores, able, cuts, fixed).run(width=WIDTH, extensions_max=EXTENSIONS_MAX)
+        first = Search(scores, able, cuts, fixed).run(width=WIDTH, extensions_max=NARROW_MAX)
         return Search(scores, able, cuts, fixed).run(best=first, extensions_max=EXTENSIONS_MAX)
     chosen = shortlist(scores, able, fixed)
     few = _thinned(cuts, fixed)
-    first = Search(scores, chosen, few, fixed).run(width=WIDTH, extensions_max=EXTENSIONS_MAX)
+    first = Search(scores, chosen, few, fixed).run(width=WIDTH, extensions_max=NARROW_MAX)
     if first is None:
-        first = Search(scores, chosen, cuts, fixed).run(width=1, extensions_max=EXTENSIONS_MAX)
+        first = Search(scores, chosen, cuts, fixed).run(width=1, extensions_max=NARROW_MAX)
     if first is None:
         return None
     used = [hop.node for hop in first.hops]
     others = [node for node in chosen if node not in used][: max(0, NODES_FEW - len(used))]
     last = Search(scores, [*used, *others], cuts, fixed)
-    found = last.run(width=WIDTH, best=first, extensions_max=EXTENSIONS_MAX)
+    found = last.run(width=WIDTH, best=first, extensions_max=NARROW_MAX)
     return found and Found(found.hops, found.score, complete=False)
 
 

@@ -12,6 +12,7 @@ Invariant: a hop on a shared machine never scores better than the same with the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -127,20 +128,19 @@ class Scores:
         stage_s = chunk_s - way.latency_s
         return Part(way.seconds(size) + chunk_s / ANSWER_TOKENS, stage_s)
 
-    def floors(self, places: Sequence[Place]) -> list[float]:
-        """What the layers from each on add to a score at the least, whoever runs them."""
-        rest = min(self.way(place.node, HEAD).sum_s for place in places)
-        step_s = min(place.speed.step_s for place in places)
-        floors = [rest]
-        for layer in reversed(range(len(self.shape.layers))):
-            rest += min(self._floor(place.speed, layer) for place in places)
-            floors.append(rest + step_s)
-        return floors[::-1]
+    def floor(self, place: Place) -> list[float]:
+        """What each layer adds to a score there at the least, but for reading it."""
+        return [self._least(place.speed, layer) for layer in range(len(self.shape.layers))]
 
-    def _floor(self, speed: Speed, layer: int) -> float:
-        """Of one layer, read as fast as anything there, and its step paid by another."""
+    def _least(self, speed: Speed, layer: int) -> float:
         layers = LayerRange(layer, layer + 1)
-        rate = max(reading.bytes_per_s for reading in speed.reading)
-        token_s = self._token.on(speed, layers, rate, draws=1).total_s - speed.step_s
-        chunk_s = self._chunk.on(speed, layers, rate).total_s - speed.step_s
+        token, chunk = (times.on(speed, layers, math.inf) for times in (self._token, self._chunk))
+        token_s, chunk_s = (time.total_s - speed.step_s for time in (token, chunk))
         return token_s + chunk_s / ANSWER_TOKENS
+
+    def read_bytes(self) -> list[float]:
+        """What is read of each layer for a score: for a token, and a share of a chunk."""
+        return [
+            layer.read_bytes(1) + layer.read_bytes(self._rows) / ANSWER_TOKENS
+            for layer in self.shape.layers
+        ]

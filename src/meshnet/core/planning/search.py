@@ -15,12 +15,15 @@ best labels of each cut.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from meshnet.core.planning.mesh import HEAD
 from meshnet.core.planning.scoring import Part, Place, Scores
 from meshnet.core.vocabulary import Hop, LayerRange, NodeId
+
+OFFERS_FEW = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,65 @@ def offers(scores: Scores, nodes: Sequence[NodeId]) -> list[Offer]:
     return made
 
 
+class Rests:
+    """What the layers from each on add to a score at the least, by the nodes still to be had.
+
+    They are read by the fastest of these, each as far as it has room; whatever else a layer takes,
+    it takes where that takes least.
+    """
+
+    def __init__(self, scores: Scores, offers: Sequence[Offer]) -> None:
+        self._total = len(scores.shape.layers)
+        self.nothing = [0.0] * (self._total + 1)
+        self._offers = offers
+        self._floors = [scores.floor(offer.place) for offer in offers]
+        self._read = scores.read_bytes()
+        dense = max(
+            read / max(1, layer.weight_bytes + scores.needs.kv_bytes(LayerRange(at, at + 1)))
+            for at, (read, layer) in enumerate(zip(self._read, scores.shape.layers, strict=True))
+        )
+        self._rates = [
+            (
+                max(each.bytes_per_s for each in offer.place.speed.reading),
+                offer.place.room_bytes * dense,
+            )
+            for offer in offers
+        ]
+        self._back_s = min(scores.way(offer.place.node, HEAD).sum_s for offer in offers)
+        self._known: dict[int, list[float]] = {}
+
+    def after(self, used: int) -> list[float]:
+        """By the first of the layers; nothing once all have run."""
+        if used not in self._known:
+            self._known[used] = self._rests(used)
+        return self._known[used]
+
+    def _rests(self, used: int) -> list[float]:
+        left = [at for at, offer in enumerate(self._offers) if not offer.uses & used]
+        if not left:
+            return [math.inf] * self._total + [0.0]
+        fastest = sorted((self._rates[at] for at in left), reverse=True)
+        others = self._back_s + min(self._offers[at].place.speed.step_s for at in left)
+        size, rests = 0.0, [0.0]
+        for layer in reversed(range(self._total)):
+            size += self._read[layer]
+            others += min(self._floors[at][layer] for at in left)
+            rests.append(others + _read_s(size, fastest))
+        return rests[::-1]
+
+
+def _read_s(size: float, fastest: Sequence[tuple[float, float]]) -> float:
+    """Seconds to read so much, by rates and rooms; more than all rooms together: never."""
+    seconds = 0.0
+    for rate, room in fastest:
+        part = min(size, room)
+        seconds += part / rate
+        size -= part
+        if size <= 0:
+            return seconds
+    return math.inf
+
+
 class Search:
     """Over some nodes and cuts; who has fixed layers runs these or a part, others none of them."""
 
@@ -90,7 +152,7 @@ class Search:
         """Labels that were tried."""
         self._scores, self._cuts, self._fixed = scores, cuts, fixed
         self._offers = offers(scores, nodes)
-        self._floors = scores.floors([offer.place for offer in self._offers])
+        self._rests = Rests(scores, self._offers)
         self._spans: dict[tuple[int, int], list[tuple[int, Part]]] = {}
 
     def run(
@@ -101,11 +163,13 @@ class Search:
         Gives up after so many extensions, with what it has by then.
         """
         total = self._cuts[-1]
+        # What is left is summed up for every choice of nodes: of many there are too many.
+        bounded = width is None or (best is not None and len(self._offers) <= OFFERS_FEW)
         waiting: dict[int, list[_Label]] = {0: [_Label(0.0, 0.0, 0, HEAD, 0, None)]}
         score, winner, complete = math.inf if best is None else best.score, None, width is None
         for start in (0, *self._cuts[:-1]):
             for label in self._needed(waiting.pop(start, []), width, score):
-                for made in self._extended(label, score):
+                for made in self._extended(label, score, bounded):
                     if made.stop < total:
                         waiting.setdefault(made.stop, []).append(made)
                     elif made.value < score:
@@ -117,9 +181,9 @@ class Search:
             return best and Found(best.hops, best.score, complete)
         return Found(winner.hops(), score, complete)
 
-    def _extended(self, label: _Label, below: float) -> Iterable[_Label]:
+    def _extended(self, label: _Label, below: float, bounded: bool) -> Iterable[_Label]:
         """Yield what is made of a label by one hop more, as far as it may become the best."""
-        scores, floors, weight = self._scores, self._floors, self._scores.stage_weight
+        scores, weight, total = self._scores, self._scores.stage_weight, self._cuts[-1]
         for at, offer in enumerate(self._offers):
             if offer.uses & label.used:
                 continue
@@ -128,13 +192,13 @@ class Search:
             sum_s, stage_s = label.sum_s + way.sum_s, max(label.stage_s, way.stage_s)
             spans = self._spans_from(at, label.stop)
             self.extended += len(spans)
+            rest = self._rests.after(used) if bounded else self._rests.nothing
             for stop, part in spans:
                 total_s, longest_s = sum_s + part.sum_s, max(stage_s, part.stage_s)
-                value = total_s + weight * longest_s + floors[stop]
+                if stop == total:
+                    total_s += scores.way(node, HEAD).sum_s
+                value = total_s + weight * longest_s + rest[stop]
                 if value < below:
-                    if stop == self._cuts[-1]:
-                        total_s += scores.way(node, HEAD).sum_s
-                        value = total_s + weight * longest_s
                     yield _Label(total_s, longest_s, used, node, stop, label, value)
 
     def _spans_from(self, at: int, start: int) -> list[tuple[int, Part]]:
@@ -146,12 +210,10 @@ class Search:
 
     def _new_spans(self, place: Place, start: int) -> Iterable[tuple[int, Part]]:
         fixed = self._fixed.get(place.node)
-        for stop in self._cuts:
-            if stop <= start:
-                continue
+        for stop in self._cuts[bisect_right(self._cuts, start) :]:
             layers = LayerRange(start, stop)
-            taken = _apart(layers, self._fixed.values()) if fixed is None else fixed.holds(layers)
-            if not taken or not self._scores.fits(place, layers):
+            free = _apart(layers, self._fixed.values()) if fixed is None else fixed.holds(layers)
+            if not free or not self._scores.fits(place, layers):
                 break  # more layers take more
             yield stop, self._scores.hop(place, layers)
 
