@@ -20,7 +20,7 @@ import httpx2
 import psutil
 from tests.chaos.network import Network, network_of
 from tests.cluster.api import POLL_S
-from tests.processes import MeshnetProcess
+from tests.processes import MeshnetProcess, command
 
 TOKEN = "chaos-mesh-token"
 KEY = "chaos-api-key"
@@ -59,6 +59,7 @@ class Mesh:
             "MESHNET_HOP_TIMEOUT_SECONDS": str(self.hop_timeout_s),
             "MESHNET_PREFILL_CHUNK": "64",
             "MESHNET_MEASURE": "false",
+            "MESHNET_DRAIN_SECONDS": "10",
             "MESHNET_LEASE_SECONDS": "5",
             "MESHNET_NODES_MIN": str(len(self.nodes)),
             **self.settings,
@@ -144,6 +145,16 @@ class Lab:
             process.kill()
         await asyncio.to_thread(process.stop)
         self._logs += process.told()
+
+    async def drain(self, name: str, head: str) -> str | None:
+        """Run `meshnet drain`; return what it said if it failed. The node has ended otherwise."""
+        done = await asyncio.to_thread(
+            command,
+            *("drain", self.network.place(name).url, "--gateway", self.front(head)),
+            cwd=Path(self._state.name),
+            **self.mesh.environment(),
+        )
+        return done.stderr.strip() if done.returncode else None
 
     def send(self, name: str, number: int) -> None:
         self._processes[name].send(number)

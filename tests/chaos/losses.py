@@ -171,8 +171,8 @@ class Stage:
         return max(MIDDLE, key=lambda name: held[name])
 
     async def _work(self) -> Work:
-        found = {}
-        for name in self.lab.mesh.nodes:
+        found = dict.fromkeys(self.lab.mesh.nodes, (0, 0.0))
+        for name in filter(self.lab.lives, found):
             told = await self.lab.node(name)
             found[name] = (told["steps"], told["compute_s"])
         return found

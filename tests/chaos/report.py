@@ -27,6 +27,10 @@ def summary(record: Record) -> dict[str, Any]:
         **{verdict.value: record.verdicts[verdict] for verdict in Verdict},
         "errors_told": dict(record.failures),
         "refills": dict(record.refills),
+        "partial_refills": record.partial_refills,
+        "moves": len(record.moved_bytes),
+        "moved_bytes": percentiles(record.moved_bytes),
+        "move_s": percentiles(record.move_s),
         "gap_s": percentiles(record.gaps_s),
         "worst_gap": record.worst_gap[1],
         "next_head_s": percentiles(record.next_head_s),
@@ -56,13 +60,15 @@ def storm_table(storms: Sequence[dict[str, Any]]) -> str:
     """Return the table of several storms, each a summary with its subject and seed."""
     titles = (
         "subject", "seed", "network", "events", "chats", "right", "failed", "cut", "left",
-        "wrong", "hang", "refills", "gap p50", "p99", "worst", "next head",
+        "wrong", "hang", "refills", "partial", "moves", "gap p50", "p99", "worst", "next head",
     )  # fmt: skip
     rows = [
         (
             str(each["subject"]),
             *(str(each[name]) for name in titles[1:11]),
             str(sum(each["refills"].values())),
+            str(each["partial_refills"]),
+            str(each["moves"]),
             *(_seconds(each["gap_s"], name) for name in ("p50", "p99", "worst")),
             _seconds(each["next_head_s"], "worst"),
         )

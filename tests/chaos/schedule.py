@@ -26,6 +26,7 @@ class Fault(Enum):
     STOP_NODE = "node stopped, then continued"
     SLOW_NODE = "node slowed down"
     RESTART_NODE = "node asked to end, started again"
+    DRAIN_NODE = "node drained, started again"
     SQUEEZE_NODE = "node started again with little memory"
     KILL_HEAD = "head killed"
     RESTART_HEAD = "head asked to end, started again"
@@ -48,6 +49,7 @@ OF_NODES = frozenset(
         Fault.STOP_NODE,
         Fault.SLOW_NODE,
         Fault.RESTART_NODE,
+        Fault.DRAIN_NODE,
         Fault.SQUEEZE_NODE,
         Fault.PARTITION,
     }
@@ -133,6 +135,14 @@ def schedule(
             for place, fault in enumerate(kinds[: events - len(found)], start=1)
         ]
     return tuple(found)
+
+
+def rolling(nodes: Sequence[str], rounds: int, *, after_tokens: int) -> tuple[Event, ...]:
+    """Drain every node in turn and start it again: an upgrade, in which nothing may fail."""
+    return tuple(
+        Event(number, Fault.DRAIN_NODE, node, None, after_tokens, 0.0)
+        for number, node in enumerate([*nodes] * rounds, start=1)
+    )
 
 
 def _event(

@@ -50,6 +50,10 @@ class Record:
     next_head_s: list[float] = field(default_factory=list)
     """From a head's death until another head's next chat had its first token."""
     refills: Counter[str] = field(default_factory=Counter)
+    partial_refills: int = 0
+    moved_bytes: list[int] = field(default_factory=list)
+    """Of each session that a node took over from another."""
+    move_s: list[float] = field(default_factory=list)
     began_at: float = 0.0
     ended_at: float = 0.0
 
@@ -222,6 +226,11 @@ class Storm:
             case Fault.RESTART_NODE:
                 await self.lab.end(name, ASK)
                 await self.lab.start(name)
+            case Fault.DRAIN_NODE:
+                if (refused := await self._drain(name)) is not None:
+                    self.record.failures[refused] += 1
+                await self.lab.end(name, ASK)
+                await self.lab.start(name)
             case Fault.SQUEEZE_NODE:
                 await self.lab.end(name, ASK)
                 await self.lab.start(name, MESHNET_KV_MAX_BYTES=str(self._squeeze_bytes))
@@ -231,6 +240,11 @@ class Storm:
                 await self._end_head(name, ASK)
             case _:
                 raise AssertionError(f"{event}: nobody knows how")
+
+    async def _drain(self, name: str) -> str | None:
+        """Drain a node by a head that is there; None if it has left."""
+        heads = [head for head in self.lab.mesh.heads if head not in self._down]
+        return await self.lab.drain(name, heads[0])
 
     async def _slow(self, name: str, lasts_s: float) -> None:
         """Let the process run for half of the time, in turns."""
@@ -279,6 +293,10 @@ class Storm:
         self.record.faults += [f"a bug was caught: {line}" for line in self.lab.told("fault")]
         for event in self.lab.told("refilled"):
             self.record.refills[event["reason"]] += 1
+            self.record.partial_refills += bool(event.get("partial"))
+        for event in self.lab.told("session_taken"):
+            self.record.moved_bytes.append(event["bytes"])
+            self.record.move_s.append(event["duration_s"])
 
     async def _until_empty(self, node: str) -> None:
         async def is_empty() -> bool:

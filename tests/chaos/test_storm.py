@@ -19,7 +19,7 @@ from tests.chaos.subjects import LAYERS, asks, four_nodes, tiny
 
 SEED = 1
 PACE = Pace(tokens_between=40, short_s=(0.1, 0.5), long_s=(3.0, 4.0), long_share=0.3)
-SLOW = (Fault.RESTART_NODE, Fault.RESTART_HEAD)
+SLOW = (Fault.RESTART_NODE, Fault.DRAIN_NODE, Fault.RESTART_HEAD)
 """Processes that are asked to end instead of killed; starting them again takes its time."""
 
 
