@@ -14,6 +14,8 @@ from meshnet.cli.settings import Settings
 POLL_S = 0.25
 GRACE_S = 30.0
 """Beyond the time that a node has for draining."""
+GONE = ("node_lost", "node_not_found")
+"""It does not answer; or it had joined, and is no member of the mesh any more."""
 
 
 def drain_node(settings: Settings, node: str, url: str, *, undo: bool) -> None:
@@ -39,7 +41,7 @@ def _watch(client: ApiClient, node: str, left: int, within_s: float, console: Co
             try:
                 now_left = client.drain(node)
             except ApiError as error:
-                if error.code == "node_lost":
+                if error.code in GONE:
                     return
                 raise
             progress.update(task, completed=max(left - now_left, 0))
