@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.planning.meshes import Draw
+from rich.console import Console
+from tests.core.planning.meshes import Draw, layer_of, node_of, shape_of, whole_chunks
 from tests.processes import command
 
 from meshnet.cli.plan_file import LIMITS, mesh_of, mesh_values, read_file
+from meshnet.cli.plan_shown import print_plan
+from meshnet.core.planning import Mesh, Plan, Wanted, plan
 from meshnet.core.protocol.fields import print_object, read_object
-from meshnet.core.vocabulary import BadField
+from meshnet.core.vocabulary import BadField, NodeId
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "nodes.json"
 
@@ -129,3 +134,21 @@ def test_a_model_that_fits_nowhere_is_told_with_its_bytes(tiny_model_dir: Path, 
 
     assert told.returncode == 1
     assert "the nodes have 2,000" in told.stderr
+
+
+def test_of_many_nodes_left_out_the_first_are_named_and_a_missed_plan_is_owned_up_to():
+    """Addresses in brackets are no markup."""
+    nodes = {NodeId(f"http://[fe80::{at}]:9001"): node_of(f"m{at}") for at in range(20)}
+    shape, wanted = shape_of([layer_of()] * 4), Wanted(256, 2, prompt=100)
+    made = plan(shape, Mesh(nodes), wanted, cutting=whole_chunks)
+    assert isinstance(made, Plan)
+    console = Console(file=io.StringIO(), width=140)
+
+    print_plan(console, shape, wanted, replace(made, best=False))
+
+    told = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert told[2].startswith("http://[fe80::")
+    assert told[4].startswith("all 2 sessions: ")
+    assert told[5] == "among so many nodes a better plan may have been missed"
+    assert sum(line.startswith("left out: http://[fe80::") for line in told) == 16
+    assert told[-1] == "left out: 3 others (--json names them)"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from meshnet.cli.api_client import ApiClient, ApiError, NothingThere
 from meshnet.cli.machine import cores, machine_id, url_here
@@ -16,7 +15,7 @@ from meshnet.cli.models import format_of, resolve_shape
 from meshnet.cli.options import print_json
 from meshnet.cli.plan_file import NODES_MAX, mesh_of, read_file
 from meshnet.cli.plan_running import Live, held_layers, running
-from meshnet.cli.report import bytes_text, show_table
+from meshnet.cli.plan_shown import print_plan
 from meshnet.cli.serving import run_loop
 from meshnet.cli.settings import Settings, SettingsError
 from meshnet.core.generation.chunking import Chunking
@@ -76,7 +75,7 @@ def show_plan(
     if as_json:
         print_json(plan_values(shape, wanted, made) | ({} if live is None else live.values()))
         return
-    _print(Console(), shape, wanted, made)
+    print_plan(Console(), shape, wanted, made)
     if live is not None:
         print(live)
 
@@ -182,38 +181,3 @@ def _hop_values(hop: HopPrediction) -> dict[str, Any]:
         "products_s": hop.time.products_s,
         "attention_s": hop.time.attention_s,
     }
-
-
-def _print(console: Console, shape: ModelShape, wanted: Wanted, made: Plan) -> None:
-    predicted = made.prediction
-    console.print(
-        f"{shape.model} in {shape.weights.value}, {wanted.sessions} session(s) of"
-        f" {wanted.context} tokens, over {len(made.hops)} of"
-        f" {len(made.hops) + len(made.left_out)} nodes",
-        highlight=False,
-    )
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("node", no_wrap=True)
-    for title in ("layers", "weights", "KV cache", "room", "ms a token", "on the way"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for hop in predicted.hops:
-        table.add_row(
-            str(hop.node),
-            str(hop.layers),
-            bytes_text(hop.weight_bytes),
-            bytes_text(hop.kv_bytes),
-            bytes_text(hop.room_bytes),
-            f"{hop.time.total_s * 1e3:.2f}",
-            f"{hop.way_s * 1e3:.2f}",
-        )
-    show_table(console, table)
-    console.print(
-        f"predicted: {predicted.tokens_per_s:.1f} tokens/s behind {wanted.prompt} tokens,"
-        f" first token in {predicted.first_s:.2f} s",
-        highlight=False,
-    )
-    if wanted.sessions > 1:
-        together = predicted.together_tokens_per_s
-        console.print(f"all {wanted.sessions} sessions: {together:.1f} tokens/s", highlight=False)
-    for left in made.left_out:
-        console.print(f"left out: {left.node}: {left.reason}", highlight=False, soft_wrap=True)
