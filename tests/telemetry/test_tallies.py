@@ -19,6 +19,7 @@ STEPS = st.builds(
     compute_s=SECONDS,
     queue_s=SECONDS,
     batch=st.integers(0, 20),
+    positions=st.integers(0, 600),
 )
 
 
@@ -31,6 +32,11 @@ class Reference:
             "meshnet_forward_requests",
             "Steps served by this node",
             ("mode", "outcome"),
+            registry=self.registry,
+        )
+        self._positions = Counter(
+            "meshnet_positions",
+            "Positions that this node's layers ran",
             registry=self.registry,
         )
         self._step = self._histogram(
@@ -54,6 +60,7 @@ class Reference:
 
     def observe(self, step: ForwardServed) -> None:
         self._served.labels(step.mode, step.outcome).inc()
+        self._positions.inc(step.positions)
         self._step.labels(step.mode).observe(step.step_s)
         self._compute.labels(step.mode).observe(step.compute_s)
         if step.batch:

@@ -393,6 +393,7 @@ class NodeService(Generic[S]):
                 batch=spent.batch,
                 session=request.session,
                 request=request.trace,
+                positions=spent.positions,
             )
         )
         self._shards.tell(self._record, now, decoded=request.mode is Mode.DECODE)

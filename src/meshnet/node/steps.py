@@ -39,15 +39,16 @@ class Kept(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a step took: its wait, its batch from start to end, and its own part of that."""
+    """What a step took: its wait, its batch from start to end, its own part; what it ran."""
 
     queue_s: float
     compute_s: float
     own_s: float
     batch: int
+    positions: int
 
 
-UNSPENT = Spent(0.0, 0.0, 0.0, 0)
+UNSPENT = Spent(0.0, 0.0, 0.0, 0, 0)
 """Of a step that did not run."""
 
 
@@ -141,7 +142,9 @@ class StepJob(Generic[S]):
             self.fail(error)
             return
         compute_s = self.clock() - self._began_at
-        spent = Spent(self._began_at - self._asked_at, compute_s, compute_s * share, batch)
+        spent = Spent(
+            self._began_at - self._asked_at, compute_s, compute_s * share, batch, self.step.length
+        )
         self.outcome = Done(result, text, self.state, state_bytes, spent, leaving)
         self.state = None
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 class ForwardServed:
     """A node answered `/forward`: `outcome` is `ok` or the wire name of the refusal.
 
+    `positions` is how many its layers ran, 0 for what was sent again and for what failed.
     `queue_s` is how long the step waited for the device, `batch` how many steps ran with it and
     itself; 0 if it did not run.
     """
@@ -28,6 +29,7 @@ class ForwardServed:
     batch: int = 0
     session: str | None = None
     request: str | None = None
+    positions: int = 0
 
 
 @dataclass(frozen=True, slots=True)

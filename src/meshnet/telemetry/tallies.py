@@ -64,11 +64,13 @@ class StepTallies(Collector):
 
     def __init__(self) -> None:
         self._served: Counter[tuple[str, str]] = Counter()
+        self._positions = 0
         self._modes: dict[str, _ModeTallies] = {}
         self._batch = Tally(SIZE_BUCKETS)
 
     def observe(self, event: ForwardServed) -> None:
         self._served[event.mode, event.outcome] += 1
+        self._positions += event.positions
         tallies = self._modes.get(event.mode)
         if tallies is None:
             tallies = self._modes[event.mode] = _ModeTallies()
@@ -86,6 +88,9 @@ class StepTallies(Collector):
         for labels, count in self._served.items():
             served.add_metric(labels, count)
         yield served
+        yield CounterMetricFamily(
+            "meshnet_positions", "Positions that this node's layers ran", value=self._positions
+        )
         step = _family("meshnet_step_seconds", "Time of a step in this node, queue included")
         compute = _family("meshnet_compute_seconds", "Time of a step in the shard's layers")
         queue = _family("meshnet_queue_seconds", "Time that a step waited for the device")
