@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshnet.cli.bench.picture import picture
 from meshnet.cli.bench.plan import plan_report, row_of, summary
 from meshnet.cli.bench.plan_draw import alone, draw_meshes
 from meshnet.cli.plan_file import read_file
@@ -93,7 +94,7 @@ def test_a_row_holds_what_was_predicted_against_what_was_measured_and_goes_into_
     assert json.loads(json.dumps(made))["measured"]["nodes"][0]["node"] == hops[0].node
 
 
-def test_the_page_tells_each_layout_and_whether_the_targets_were_met():
+def test_the_page_tells_each_layout_and_whether_the_targets_were_met(tmp_path: Path):
     rows = [
         row(1, "planned", 5.0, 1.0)
         | {"machines": "1x | 2x", "predicted_tokens_per_s": 5.0, "predicted_ttft_s": 1.0}
@@ -101,7 +102,10 @@ def test_the_page_tells_each_layout_and_whether_the_targets_were_met():
     ]
 
     page = plan_report({"rows": rows, "seed": 9, "summary": summary(rows)})
+    drawn = picture("plan", page.panels, tmp_path / "plan.svg")
 
     assert "1 planned" in page.sections[0]
     assert "1x | 2x" in page.sections[1]
     assert page.sections[1].endswith("Met.")
+    assert drawn is not None
+    assert drawn.stat().st_size > 0

@@ -22,6 +22,7 @@ from meshnet.cli.bench.load import LoadProbe
 from meshnet.cli.bench.mesh import timed_generation
 from meshnet.cli.bench.order import Order
 from meshnet.cli.bench.paired import Rules, Values, spread, take_turns
+from meshnet.cli.bench.picture import ranked
 from meshnet.cli.bench.plan_draw import DrawnMesh, Layout, alone, draw_meshes
 from meshnet.cli.bench.plan_meshes import PlayedMesh, played
 from meshnet.cli.bench.prompts import Prompts
@@ -224,4 +225,6 @@ def plan_report(result: Mapping[str, Any]) -> Report:
         + ", ".join(f"{value:.2f}" for value in told["chosen_over_best"].values())
         + f" (target {CHOSEN_LEAST}). {'Met' if told['met'] else 'Missed'}.",
     ]
-    return Report("predicted and measured", (table(titles, rows), "\n".join(lines)), ())
+    bars = [(row["layout"], row["tokens_per_s_ratio"], "tab:blue") for row in result["rows"]]
+    panel = ranked("tokens a second, predicted over measured", bars, mark=1.0)
+    return Report("predicted and measured", (table(titles, rows), "\n".join(lines)), (panel,))
