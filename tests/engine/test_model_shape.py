@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.families import FAMILIES, LAYERS, SHARING, save_family
 
+from meshnet.core.protocol.marks import MARKS_MAX
 from meshnet.core.vocabulary import LayerRange, ModelError, WeightFormat
 from meshnet.engine.loading import load_shard
 from meshnet.engine.model_shape import model_shape
@@ -26,9 +27,12 @@ def compare(path: Path, weights: WeightFormat, held: LayerRange) -> None:
     assert shape.hidden_size == told.hidden_size
     assert shape.context_length == told.context_length
     assert shape.inseparable == told.inseparable
+    # Where several positions lose the state (Jamba), no copies of it are kept to go back to.
+    most = 1.2 if told.capabilities.multi_token else 1 + MARKS_MAX
     for tokens in TOKENS:
+        taken = told.kv_bytes.without_spare().of(tokens)
         promised = shape.kv_bytes_of(held, context=tokens, sessions=1)
-        assert told.kv_bytes.of(tokens) <= promised <= 1.5 * told.kv_bytes.of(tokens) + 4096
+        assert taken <= promised <= most * taken + 4096
 
 
 @pytest.fixture(scope="module")
