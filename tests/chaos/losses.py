@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.chaos.chats import Answer, Ask, Verdict, judge, stream
@@ -264,10 +264,10 @@ async def stuck(
             for fault in (STOPPED, *STUCK):
                 at = drawn.randrange(3, tokens // 2)
                 loss = await _stick(stage, fault, at)
-                tell(str(loss))
-                losses.append(loss)
-                assert await stage.again(), f"after {fault} a stream is another"
-        assert lab.told("fault") == []
+                # What comes late of the victim may change no other stream, and trip nobody.
+                well = await stage.again() and not lab.told("fault")
+                losses.append(replace(loss, equal=loss.equal and well))
+                tell(str(losses[-1]))
     return calm, losses
 
 
