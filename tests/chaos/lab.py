@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -165,7 +165,9 @@ class Lab:
             lambda: self._answers(f"{self.front(name)}/ready"), f"{name} is ready", READY_DEADLINE_S
         )
 
-    async def until(self, holds: Any, what: str, deadline_s: float) -> None:
+    async def until(
+        self, holds: Callable[[], Awaitable[bool]], what: str, deadline_s: float
+    ) -> None:
         """Ask again and again until it holds. Raises AssertionError at the deadline."""
         try:
             async with asyncio.timeout(deadline_s):
