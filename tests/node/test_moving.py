@@ -358,6 +358,24 @@ async def test_the_bytes_that_came_are_told(whole: Bench, other: BenchThread) ->
     assert events == [SessionTaken(SESSION, LAYERS, sum(line.sizes), 0.0)]
 
 
+async def test_layers_come_no_faster_than_they_may(
+    whole: Bench, other: BenchThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await whole.prefilled()
+    line = Line(whole.service)
+    there = receiver(other, line, move_bytes_per_s=1000.0)
+    paused: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        paused.append(seconds)
+
+    monkeypatch.setattr("meshnet.node.moving.asyncio.sleep", pause)
+
+    await there.moves.take(order())
+
+    assert paused == [size / 1000.0 for size in line.sizes]
+
+
 async def test_a_draining_node_serves_what_it_has_and_nobody_new(whole: Bench) -> None:
     await whole.prefilled()
 

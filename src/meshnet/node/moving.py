@@ -55,7 +55,7 @@ TAKES_MAX = 2
 WAITING_MAX = 64
 """Sessions that come or wait for their turn."""
 BUSY_S = 0.02
-"""How long to wait for another receiver that fetches a layer of the same session."""
+"""How long to wait for a step of the session that still runs on its giver."""
 
 
 class Givers(Protocol):

@@ -141,6 +141,20 @@ def test_without_another_way_the_old_one_goes_on_and_is_asked_about_later():
     assert kinds(talk.tell(LEAVING)) == [FindMove]
 
 
+def test_a_way_that_comes_late_is_moved_over_all_the_same():
+    talk = running(tokens_max=40)
+    for _ in range(LIMITS.move.tries_max + 1):
+        talk.tell(LEAVING)
+        talk.tell(NoRoute("nobody"))
+        before = len(talk.tokens)
+        while len(talk.tokens) == before:
+            talk.reply(talk.right_answer(9))
+        talk.now += LIMITS.move.again_s
+    talk.tell(LEAVING)
+
+    assert kinds(talk.tell(MoveFound(NEW, (TAKING,)))) == [TakeOver]
+
+
 def test_the_way_that_there_is_is_no_other_way():
     talk = running()
     talk.tell(LEAVING)

@@ -76,6 +76,7 @@ class RelocatingGeneration(Generation):
         if not found.takings or not self._pays(found.takings, found.route, len(state.ids)):
             turn = self._recovery.refill(RefillReason.MOVED, "its nodes drain", now)
             self._questions.reroute(found.route)
+            self._failed = 0
             return self._turn(turn, now)
         timeout_s = min(self._limits.move.take_s, self._recovery.until - now)
         orders = tuple((each.hop, self._order(state, each, timeout_s)) for each in found.takings)
@@ -133,10 +134,12 @@ class RelocatingGeneration(Generation):
 
     def _stay(self, state: Moving, now: float) -> Actions:
         """Go on as before, without what was taken over, and try again later."""
-        self._again_at, self._failed = now + self._limits.move.again_s, self._failed + 1
+        self._again_at = now + self._limits.move.again_s
+        if not state.orders:
+            return self._go(now)
+        self._failed += 1
         strays = tuple(hop.node for hop, _ in state.orders)
-        let_go = [LetGo(self._spec.session, strays)] if strays else []
-        return [*let_go, *self._go(now)]
+        return [LetGo(self._spec.session, strays), *self._go(now)]
 
     def _go(self, now: float) -> list[GenerationAction]:
         self._state = Delivering()
