@@ -79,7 +79,7 @@ def cost_s(told: ShardDescription, step: ShardStep) -> float:
     part = len(step.layers) / len(told.layers)
     size = told.weight_bytes * part
     seen = step.past_length + step.length / 2
-    attended = told.kv_bytes.per_token * part * seen * step.length
+    attended = told.kv_bytes.without_spare().per_token * part * seen * step.length
     return (
         STEP_S
         + LAYER_S * len(step.layers)
