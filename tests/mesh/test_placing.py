@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tests.mesh.members import MODEL, member, sqlite_registry
 
-from meshnet.core.protocol.members import decode_assignments
+from meshnet.core.protocol.members import decode_assignments, encode_assignments
 from meshnet.core.routing.placement import ModelSize, place
 from meshnet.core.vocabulary import Assignments, LayerRange, Member, MemberState, NodeId
 from meshnet.mesh.placing import ASSIGNMENTS, SETTLES_MAX, Decision, Placer
@@ -238,5 +238,24 @@ def test_what_is_missing_is_said():
             await asyncio.sleep(2 * SETTLE_S)
 
             assert "no space left" in mesh.placer.reason
+
+    run(main, 0)
+
+
+def test_a_member_that_obeyed_a_later_word_than_is_known_keeps_what_it_holds():
+    """The value was lost and written anew before this member was back: it would obey none of it."""
+
+    async def main():
+        registry = sqlite_registry()
+        lost = NOTHING.changed({A.node: LayerRange(0, 2), B.node: LayerRange(2, 6)})
+        await registry.compare_and_set(ASSIGNMENTS, None, encode_assignments(lost))
+        await registry.announce(replace(A, epoch=1, model=MODEL, layers=LayerRange(0, 2)), TTL_S)
+        await registry.announce(replace(B, epoch=7, model=MODEL, layers=LayerRange(1, 6)), TTL_S)
+        async with placing(registry) as mesh:
+            await asyncio.sleep(2 * SETTLE_S)
+
+            told = await mesh.told()
+            assert told is not None
+            assert told.held == {A.node: (LayerRange(0, 2), 1), B.node: (LayerRange(1, 6), 8)}
 
     run(main, 0)

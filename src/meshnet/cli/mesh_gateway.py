@@ -79,6 +79,7 @@ class MeshGateway:
         self._composition, self._registry, self._placer = composition, registry, placer
         self._record = record
         self._members: Mapping[NodeId, Member] = {}
+        self._closing = asyncio.Event()
         self._following = Following(
             registry,
             self._seen,
@@ -95,7 +96,8 @@ class MeshGateway:
         return MeshMount(api, registry, locked=self._token is not None)
 
     def close(self) -> None:
-        """Let go of everybody who waits for news, so that the server can end."""
+        """Stop, and let go of everybody who waits for news, so that the server can end."""
+        self._closing.set()
         if self._kept is not None:
             self._kept.close()
 
@@ -109,7 +111,7 @@ class MeshGateway:
     async def report(self) -> dict[str, Any]:
         """Return the members, states and leases as `GET /mesh` shows them."""
         left_s: dict[NodeId, float] = {}
-        trouble = self._following.trouble
+        trouble = self._following.trouble or ("" if self._kept is None else self._kept.failure)
         try:
             async with asyncio.timeout(SNAPSHOT_S):
                 snapshot = await self._registry.snapshot()
@@ -127,11 +129,14 @@ class MeshGateway:
         }
 
     async def run(self) -> None:
-        """Follow and place until cancelled."""
+        """Follow and place until closed or cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._following.run())
+            tasks = [group.create_task(self._following.run())]
             if self._placer is not None:
-                group.create_task(self._placer.run())
+                tasks.append(group.create_task(self._placer.run()))
+            await self._closing.wait()
+            for task in tasks:
+                task.cancel()
 
     def _seen(self, view: View) -> None:
         for node, member in view.members.items():

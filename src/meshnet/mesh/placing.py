@@ -133,10 +133,11 @@ def _readable(held: Versioned | None) -> Assignments:
 
 
 def _present(before: Assignments, members: Collection[Member]) -> dict[NodeId, LayerRange]:
-    """Return what each member was told, or holds if nobody knows of it any more."""
+    """Return what each member was told, or holds by a later word than is known here any more."""
     present = {}
     for member in members:
-        if (told := before.of(member.node)) is not None:
+        told = before.of(member.node)
+        if told is not None and told.epoch >= member.epoch:
             present[member.node] = told.layers
         elif member.assigned and member.model == before.model and member.layers is not None:
             present[member.node] = member.layers
