@@ -6,38 +6,14 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from meshnet.core.vocabulary import KVCacheMiss, SessionId
+from meshnet.core.vocabulary import SessionId
 from meshnet.head.lingering import Lingering, LingeringSessions
 from meshnet.simulation.audit import ToyLease
-from meshnet.simulation.draft_mutants import LATE, guessing_plan
+from meshnet.simulation.draft_mutants import guessing_plan
 from meshnet.simulation.faults import CALM, Faults
 from meshnet.simulation.mutants import Mutant, Real
 from meshnet.simulation.plan import ClusterPlan, next_turn
 from meshnet.simulation.world import Parts
-
-
-class AdoptsByLength(Real):
-    """Lets late copies into a session that ended, and takes whatever is long enough for it.
-
-    Either of the two guards alone would do.
-    """
-
-    def decode(
-        self, session: SessionId, *, past_length: int, prefix: str | None, **asked: Any
-    ) -> ToyLease:
-        own = self._shelf.entries.get(session)
-        entry = own or self._shelf.entries.get(asked["adopt"] or session)
-        if asked["adopt"] and entry and entry.ids and past_length <= entry.length:
-            prefix = entry.ids.prefix(past_length).hex
-        ended = own is not None and own.lingers
-        try:
-            if own is not None:
-                own.lingers = False
-            return super().decode(session, past_length=past_length, prefix=prefix, **asked)
-        except KVCacheMiss:
-            if own is not None:
-                own.lingers = ended
-            raise
 
 
 class AnswersToTwoNames(Real):
@@ -75,7 +51,6 @@ def going_on_plan(seed: int, faults: Faults) -> ClusterPlan:
 
 
 ADOPTION_MUTANTS = (
-    Mutant("a session adopted by its length", Parts(store=AdoptsByLength), LATE),
     Mutant("an adopted session answers to two names", Parts(store=AnswersToTwoNames), CALM),
     Mutant("sessions shared by all owners", Parts(lingering=SharesWithEverybody), CALM),
 )
