@@ -1,4 +1,4 @@
-"""Sessions that leave a node for another with their cache, and nodes that drain."""
+"""Sessions that leave a node for another with their cache."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from meshnet.core.protocol.digest import PrefixDigest
 from meshnet.core.protocol.messages import (
     Code,
     ForwardRequest,
-    Mode,
     Refusal,
-    Reserved,
-    ReserveRequest,
     TokenReply,
 )
 from meshnet.core.protocol.moving import LayerReply, LayerRequest, TakeRequest
@@ -374,38 +371,3 @@ async def test_layers_come_no_faster_than_they_may(
     await there.moves.take(order())
 
     assert paused == [size / 1000.0 for size in line.sizes]
-
-
-async def test_a_draining_node_serves_what_it_has_and_nobody_new(whole: Bench) -> None:
-    await whole.prefilled()
-
-    whole.service.moves.drain()
-
-    assert whole.service.describe().draining
-    assert isinstance(await whole.ask(decode(len(PROMPT), 1)), TokenReply)
-    assert isinstance(await whole.ask(prefill(attempt=2)), TokenReply)
-    assert isinstance(await whole.service.reserve(ReserveRequest(SESSION, 5)), Reserved)
-    new = SessionId("new")
-    refused(await whole.ask(replace(prefill(), session=new)), Code.DRAINING)
-    refused(await whole.ask(ForwardRequest(Mode.STATELESS, tokens=PROMPT)), Code.DRAINING)
-    refused(await whole.service.reserve(ReserveRequest(new, 5)), Code.DRAINING)
-    refused(await whole.service.moves.take(replace(order(), session=new)), Code.DRAINING)
-
-
-async def test_a_node_may_be_told_to_go_on(whole: Bench) -> None:
-    whole.service.moves.drain()
-
-    whole.service.moves.drain(undo=True)
-
-    assert not whole.service.describe().draining
-    assert isinstance(await whole.prefilled(), TokenReply)
-
-
-async def test_a_draining_node_forgets_the_sessions_that_are_over(whole: Bench) -> None:
-    await whole.prefilled()
-    whole.service.release(SESSION, linger=True)
-    assert whole.service.describe().sessions == 1
-
-    whole.service.moves.drain()
-
-    assert whole.service.describe().sessions == 0
