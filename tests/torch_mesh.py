@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from typing import TypeVar
 
 from tests.head.cluster import collect
 
@@ -31,8 +32,15 @@ class RecordingClient(InProcessHopClient):
         return await super().forward(node, request, timeout_s)
 
 
+Services = Mapping[NodeId, NodeService]  # type: ignore[type-arg]
+C = TypeVar("C", bound=InProcessHopClient)
+
+
 @asynccontextmanager
-async def mesh_of(shards: Sequence[TorchModelShard]) -> AsyncIterator[tuple[Head, RecordingClient]]:
+async def mesh_of(
+    shards: Sequence[TorchModelShard],
+    client_of: Callable[[Services], C] = RecordingClient,  # type: ignore[assignment]
+) -> AsyncIterator[tuple[Head, C]]:
     """A head over one node per shard."""
     with ExitStack() as stack:
         services = {}
@@ -47,7 +55,7 @@ async def mesh_of(shards: Sequence[TorchModelShard]) -> AsyncIterator[tuple[Head
                 limits=NodeLimits(kv_bytes_max=2**30),
                 clock=time.monotonic,
             )
-        client = RecordingClient(services)
+        client = client_of(services)
         directory = Directory(client, list(services), clock=time.monotonic)
         await directory.refresh()
         numbers = itertools.count()

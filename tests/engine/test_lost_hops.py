@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import random
-import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +9,7 @@ from tests.families import LAYERS, save_family
 from tests.family_rows import TOKENS, prompt
 from tests.head.cluster import collect
 from tests.shard_chain import unsplit
+from tests.torch_mesh import Services, mesh_of
 
 from meshnet.core.protocol.messages import ForwardRequest, Reply
 from meshnet.core.vocabulary import (
@@ -22,15 +18,10 @@ from meshnet.core.vocabulary import (
     NodeDescription,
     NodeId,
     SamplingParams,
-    SessionId,
     WeightFormat,
 )
 from meshnet.engine.loading import load_shard
-from meshnet.engine.shard import TorchModelShard
-from meshnet.head import Directory, GenerationRequest, Head
-from meshnet.node.compute import ComputeThread
-from meshnet.node.service import NodeService
-from meshnet.node.shards import NodeLimits
+from meshnet.head import GenerationRequest
 from meshnet.wire.in_process import InProcessHopClient
 
 RANGES = (LayerRange(0, 1), LayerRange(1, 3), LayerRange(3, LAYERS), LayerRange(1, 3))
@@ -41,6 +32,10 @@ class LosingClient(InProcessHopClient):
     """The middle node is gone from its `dies_at`-th step on."""
 
     dies_at = 10**9
+
+    def __init__(self, services: Services) -> None:
+        super().__init__(services)
+        self.services = tuple(services.values())
 
     async def forward(self, node: NodeId, request: ForwardRequest, timeout_s: float) -> Reply:
         if node == LOST:
@@ -55,39 +50,6 @@ class LosingClient(InProcessHopClient):
     def _refuse(self, node: NodeId) -> None:
         if node == LOST and self.dies_at < 0:
             raise HopLost(f"{node}: connection refused")
-
-
-@asynccontextmanager
-async def mesh_of(
-    shards: Sequence[TorchModelShard],
-) -> AsyncIterator[tuple[Head, LosingClient, list[NodeService]]]:  # type: ignore[type-arg]
-    with ExitStack() as stack:
-        services = {}
-        for number, shard in enumerate(shards):
-            compute = ComputeThread(name=f"torch-{number}")
-            stack.callback(compute.close, deadline_s=30.0)
-            services[NodeId(f"n{number}")] = NodeService(
-                node=NodeId(f"n{number}"),
-                pid=1,
-                shards=[shard],
-                compute=compute,
-                limits=NodeLimits(kv_bytes_max=2**30),
-                clock=time.monotonic,
-            )
-        client = LosingClient(services)
-        directory = Directory(client, list(services), clock=time.monotonic)
-        await directory.refresh()
-        numbers = itertools.count()
-        async with Head(
-            client,
-            directory,
-            model=shards[0].description.model,
-            encode_text=lambda text: (),
-            new_session_id=lambda: SessionId(f"s{next(numbers)}"),
-            clock=time.monotonic,
-            jitter=random.Random(0).random,
-        ) as head:
-            yield head, client, list(services.values())
 
 
 @pytest.mark.parametrize(
@@ -106,15 +68,15 @@ async def test_a_lost_hop_changes_no_token_and_hops_that_survive_run_no_old_posi
     shards = [load_shard(path, layers, weights=weights, token_text=str) for layers in RANGES]
     asked = GenerationRequest(tuple(prompt()), TOKENS, SamplingParams(), frozenset(), 120.0)
 
-    async with mesh_of(shards) as (head, client, services):
+    async with mesh_of(shards, LosingClient) as (head, client):
         calm, _ = await collect(head, asked)
-        ran = [sum(work.tokens for work in service.work()) for service in services]
+        ran = [sum(work.tokens for work in service.work()) for service in client.services]
         client.dies_at = TOKENS // 2
         ids, finish = await collect(head, asked)
         partial = head.counters.partial_refills
     again = [
         sum(work.tokens for work in service.work()) - before
-        for service, before in zip(services, ran, strict=True)
+        for service, before in zip(client.services, ran, strict=True)
     ]
 
     assert ids == calm
