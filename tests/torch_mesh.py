@@ -11,13 +11,17 @@ from typing import TypeVar
 
 from tests.head.cluster import collect
 
+from meshnet.core.generation.limits import GenerationLimits
 from meshnet.core.vocabulary import NodeId, SamplingParams, SessionId
 from meshnet.engine.shard import TorchModelShard
-from meshnet.head import Directory, FinishEvent, GenerationRequest, Head
+from meshnet.head import Directory, FinishEvent, GenerationRequest, Head, HeadLimits
 from meshnet.node.compute import ComputeThread
 from meshnet.node.service import NodeService
 from meshnet.node.shards import NodeLimits
 from meshnet.wire.in_process import InProcessHopClient
+
+UNTIMED = HeadLimits(generation=GenerationLimits(drafts=0))
+"""Whether drafts pay is found out by timing steps: with them, what runs changes with the load."""
 
 
 class RecordingClient(InProcessHopClient):
@@ -66,6 +70,7 @@ async def mesh_of(
             encode_text=lambda text: (),
             new_session_id=lambda: SessionId(f"s{next(numbers)}"),
             clock=time.monotonic,
+            limits=UNTIMED,
             jitter=random.Random(0).random,
         ) as head:
             yield head, client
