@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ import httpx2
 import pytest
 from starlette.responses import PlainTextResponse
 
+from meshnet.cli import draining
 from meshnet.cli.composition import Composition
 from meshnet.cli.draining import PATH, DrainMount
 from meshnet.core.vocabulary import HopLost, NodeDescription, NodeId
@@ -33,6 +35,15 @@ class Asked:
         return TOLD
 
 
+def mounted(asked: Asked, token: str | None = "secret") -> DrainMount:
+    directory = Directory(InProcessHopClient({}), [NODE], clock=lambda: 0.0)
+    parts: dict[str, Any] = dict.fromkeys(("model", "text", "client", "head", "links"))
+    composition = Composition(
+        **parts, directory=directory, names={NODE: "node-1"}, drain=asked.drain
+    )
+    return DrainMount(PlainTextResponse("the api"), composition, token=token)
+
+
 async def sent(
     asked: Asked,
     values: object,
@@ -42,14 +53,11 @@ async def sent(
     host: str = "127.0.0.1",
     method: str = "POST",
     path: str = PATH,
+    origin: str | None = None,
 ) -> httpx2.Response:
-    directory = Directory(InProcessHopClient({}), [NODE], clock=lambda: 0.0)
-    parts: dict[str, Any] = dict.fromkeys(("model", "text", "client", "head", "links"))
-    composition = Composition(
-        **parts, directory=directory, names={NODE: "node-1"}, drain=asked.drain
-    )
-    app = DrainMount(PlainTextResponse("the api"), composition, token=token)
+    app = mounted(asked, token)
     headers = {"host": host} | ({} if given is None else {"authorization": given})
+    headers |= {} if origin is None else {"origin": origin}
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as client:
         return await client.request(method, f"http://x{path}", json=values, headers=headers)
 
@@ -71,6 +79,7 @@ async def test_a_node_is_found_by_url_name_and_address(name: str):
         ({"node": NODE}, {"given": None}, 401),
         ({"node": NODE}, {"given": "Bearer other"}, 401),
         ({"node": NODE}, {"token": None, "given": None, "host": "evil.example"}, 401),
+        ({"node": NODE}, {"token": None, "given": None, "origin": "https://evil.example"}, 401),
         ({"node": NODE}, {"method": "PUT"}, 405),
         ({"node": "node-9"}, {}, 404),
         ({}, {}, 400),
@@ -104,3 +113,26 @@ async def test_everything_else_is_the_api_s():
     response = await sent(Asked(), {}, path="/v1/models", given=None)
 
     assert response.text == "the api"
+
+
+@pytest.mark.parametrize(("event", "status"), [("http.disconnect", None), (None, 408)])
+async def test_a_body_that_does_not_come_ends_quietly_or_at_its_deadline(
+    monkeypatch: pytest.MonkeyPatch, event: str | None, status: int | None
+):
+    monkeypatch.setattr(draining, "BODY_S", 0.01)
+    told: list[Any] = []
+
+    async def receive() -> Any:
+        if event is None:
+            await asyncio.Event().wait()
+        return {"type": event}
+
+    async def send(message: Any) -> None:
+        told.append(message.get("status"))
+
+    headers = [(b"host", b"127.0.0.1"), (b"authorization", b"Bearer secret")]
+    scope = {"type": "http", "path": PATH, "method": "POST", "headers": headers}
+    async with asyncio.timeout(30):
+        await mounted(Asked())(scope, receive, send)
+
+    assert told[:1] == ([] if status is None else [status])

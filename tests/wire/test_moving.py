@@ -118,6 +118,18 @@ async def test_nothing_moves_without_the_mesh_token(method: str, path: str):
     assert mover.seen == []
 
 
+@pytest.mark.parametrize("path", ["/drain", "/sessions/s/take", "/forward", "/stream"])
+async def test_a_web_page_on_this_machine_moves_nothing(path: str):
+    """It may send a POST without a body, or open a WebSocket, to whatever listens on loopback."""
+    mover = EchoMover()
+    async with moving(mover) as url:
+        answer = await spoken(url, request("POST", path, Origin="https://evil.example"))
+
+    assert answer is not None
+    assert (answer.status, code(answer.body)) == (401, "unauthorized")
+    assert mover.seen == []
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [

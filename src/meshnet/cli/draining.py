@@ -3,17 +3,21 @@
     meshnet drain ──POST /mesh/drain──▶ gateway ──POST /drain──▶ node ──no session left──▶ exit 0
           └──────── again, until the node has left: how many sessions it still has ────────┘
 
-Invariant: only the mesh token opens it; where there is none, only this machine, under its own name.
+Invariants
+    * only the mesh token opens it; where there is none, only this machine, under its own name, and
+      no web page in a browser on it;
+    * a body is bounded in bytes and in time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -21,11 +25,13 @@ from meshnet.cli.composition import Composition
 from meshnet.core.protocol.fields import read_object
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.vocabulary import BadField, HopLost, NodeId
+from meshnet.gateway.bodies import body_too_slow, read_body
 from meshnet.gateway.errors import ApiError, error_response
 from meshnet.gateway.loopback import host_of, is_loopback
 
 PATH = "/mesh/drain"
 BODY_MAX = 4096
+BODY_S = 10.0
 
 
 class DrainMount:
@@ -43,6 +49,8 @@ class DrainMount:
             response: Response = await self._answer(Request(scope, receive))
         except ApiError as error:
             response = error_response(error)
+        except ClientDisconnect:
+            return
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
@@ -69,7 +77,8 @@ class DrainMount:
 
     def _authorized(self, headers: Headers) -> bool:
         if self._authorization is None:
-            return is_loopback(host_of(headers.get("host", "")))
+            page = "origin" in headers  # browsers name the page that sends; nobody else does
+            return not page and is_loopback(host_of(headers.get("host", "")))
         given = headers.getlist("authorization")
         return len(given) == 1 and hmac.compare_digest(given[0].encode(), self._authorization)
 
@@ -82,9 +91,8 @@ class DrainMount:
 
 
 async def _body(request: Request) -> bytes:
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > BODY_MAX:
-            raise ApiError(413, f"A body of at most {BODY_MAX} bytes, please.")
-    return body
+    try:
+        async with asyncio.timeout(BODY_S):
+            return await read_body(request, BODY_MAX)
+    except TimeoutError:
+        raise body_too_slow(BODY_S) from None

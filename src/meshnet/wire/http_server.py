@@ -12,7 +12,8 @@
 Raw ASGI: a step passes here once per token and hop. Invariants
     * nothing of a body is read before its headers and its length have been accepted;
     * a body that does not arrive whole reaches no service;
-    * with a token set, only /health answers without it.
+    * with a token set, only /health answers without it; with none, no web page is answered, whose
+      browser is on this machine, too.
 """
 
 from __future__ import annotations
@@ -129,7 +130,9 @@ class _NodeApp:
     async def _answer(self, scope: Message, receive: Receive) -> Answer:
         path, method = scope["path"], scope["method"]
         if path != "/health" and not self._authorized(scope):
-            return _refuse(Refusal(Code.UNAUTHORIZED, "expected the mesh token as Bearer"))
+            return _refuse(
+                Refusal(Code.UNAUTHORIZED, "expected the mesh token as Bearer, no web page")
+            )
         methods = self._methods(path)
         if methods is None:
             return _refuse(Refusal(Code.NOT_FOUND, f"no such path: {path[:200]}"))
@@ -167,7 +170,8 @@ class _NodeApp:
 
     def _authorized(self, scope: Message) -> bool:
         if self._authorization is None:
-            return True
+            # Browsers say which page asks, also for a WebSocket; nobody else does.
+            return all(name != b"origin" for name, _ in scope["headers"])
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         return len(given) == 1 and hmac.compare_digest(given[0], self._authorization)
 
