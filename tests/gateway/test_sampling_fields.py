@@ -95,11 +95,3 @@ async def test_penalties_know_where_the_prompt_ends():
 async def test_the_fingerprint_is_told_with_every_answer():
     """Pit A39."""
     assert (await Gateway(HELLO).chat()).json()["system_fingerprint"] == "fp_toy"
-
-
-async def test_several_choices_are_refused_by_name():
-    """Pit A47."""
-    response = await Gateway(HELLO).chat(n=3)
-
-    assert response.status_code == 400
-    assert response.json()["error"]["message"].startswith("n: must be 1")

@@ -14,6 +14,7 @@ import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 from starlette.requests import ClientDisconnect, Request
@@ -74,6 +75,7 @@ class Service:
             trace=asker.trace,
             owner=asker.owner,
             where=where,
+            count=asked.choices,
         )
 
 
@@ -96,9 +98,9 @@ class Form(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request that will be served: one plan per choice."""
+    """A request that will be served: for each prompt, one plan per choice."""
 
-    plans: tuple[Plan, ...]
+    plans: tuple[tuple[Plan, ...], ...]
     form: Form
     delivery: Delivery
     ignored: tuple[str, ...]
@@ -145,31 +147,30 @@ async def answer(
 
 async def _chunks(service: Service, job: Job) -> AsyncGenerator[Mapping[str, Any], None]:
     unused = {"usage": None} if job.delivery.include_usage else {}
-    completion_tokens = cached_tokens = 0
-    for choice, plan in enumerate(job.plans):
+    usage = Usage()
+    for choice, plan in enumerate(chain(*job.plans)):
         first = True
         async with aclosing(pieces(service.generator, service.text, plan)) as parts:
             async for piece in parts:
                 for chunk in job.form.chunks(choice, piece, first=first):
                     yield chunk | unused
                 first = False
-        completion_tokens += piece.completion_tokens
-        cached_tokens += piece.cached_tokens
+        usage.add(plan, piece, shared=choice % len(job.plans[0]) > 0)
     if job.delivery.include_usage:
-        yield job.form.usage_chunk() | {"usage": _usage(job, completion_tokens, cached_tokens)}
+        yield job.form.usage_chunk() | {"usage": usage.told()}
 
 
 async def _whole(service: Service, job: Job) -> dict[str, Any] | ApiError:
+    answers: list[Piece] = []
+    usage = Usage()
     try:
-        answers = [
-            _joined([piece async for piece in pieces(service.generator, service.text, plan)])
-            for plan in job.plans
-        ]
+        for choice, plan in enumerate(chain(*job.plans)):
+            parts = [piece async for piece in pieces(service.generator, service.text, plan)]
+            answers.append(_joined(parts))
+            usage.add(plan, parts[-1], shared=choice % len(job.plans[0]) > 0)
     except GenerationFailed as failure:
         return of_failure(failure)
-    tokens = sum(piece.completion_tokens for piece in answers)
-    cached = sum(piece.cached_tokens for piece in answers)
-    return job.form.whole(answers) | {"usage": _usage(job, tokens, cached)}
+    return job.form.whole(answers) | {"usage": usage.told()}
 
 
 def _joined(parts: Sequence[Piece]) -> Piece:
@@ -182,15 +183,27 @@ def _joined(parts: Sequence[Piece]) -> Piece:
     )
 
 
-def _usage(job: Job, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
-    prompt_tokens = sum(plan.prompt_tokens for plan in job.plans)
-    return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": 0},
-    }
+class Usage:
+    """Tokens of a whole request: each prompt counts once, every answer counts."""
+
+    def __init__(self) -> None:
+        self.prompt_tokens = self.completion_tokens = self.cached_tokens = 0
+
+    def add(self, plan: Plan, last: Piece, *, shared: bool) -> None:
+        """Count an answer that ended with `last`; `shared`: not the first of its prompt."""
+        self.completion_tokens += last.completion_tokens
+        if not shared:
+            self.prompt_tokens += plan.prompt_tokens
+            self.cached_tokens += last.cached_tokens
+
+    def told(self) -> dict[str, Any]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": 0},
+        }
 
 
 def _headers(job: Job) -> dict[str, str]:

@@ -19,7 +19,7 @@ from meshnet.gateway.assembly import Piece, PlacedToken
 from meshnet.gateway.errors import ApiError, invalid
 from meshnet.gateway.fields import read_json_object
 from meshnet.gateway.logprobs import chat_logprobs
-from meshnet.gateway.planning import Choices, plan, too_long
+from meshnet.gateway.planning import Choices, plans, too_long
 from meshnet.gateway.ports import TextModel
 from meshnet.gateway.requests import ChatRequest, read_chat
 
@@ -30,7 +30,7 @@ def prepare_chat(service: Service, body: bytes, asker: Asker) -> Job:
     asked = read_chat(read_json_object(body), service.settings.limits, text.vocab_size)
     service.check_model(asked.model)
     choices = service.choices(asked, asker, where="messages")
-    planned = plan(_render(text, asked, choices), text, choices)
+    planned = plans(_render(text, asked, choices), text, choices)
     form = ChatForm(envelope(service, "chatcmpl"), text, asked.sampling.logprobs)
     return Job((planned,), form, asked.delivery, asked.ignored)
 

@@ -15,7 +15,7 @@ from meshnet.gateway.answering import Asker, Job, Service, envelope
 from meshnet.gateway.assembly import Piece, PlacedToken
 from meshnet.gateway.fields import read_json_object
 from meshnet.gateway.logprobs import completion_logprobs
-from meshnet.gateway.planning import Choices, plan, too_long
+from meshnet.gateway.planning import Choices, plans, too_long
 from meshnet.gateway.ports import TextModel
 from meshnet.gateway.requests import Prompt, read_completion
 
@@ -26,9 +26,9 @@ def prepare_completion(service: Service, body: bytes, asker: Asker) -> Job:
     asked = read_completion(read_json_object(body), service.settings.limits, text.vocab_size)
     service.check_model(asked.model)
     choices = service.choices(asked, asker, where="prompt")
-    plans = tuple(plan(_ids(text, prompt, choices), text, choices) for prompt in asked.prompts)
+    planned = tuple(plans(_ids(text, prompt, choices), text, choices) for prompt in asked.prompts)
     form = CompletionForm(envelope(service, "cmpl"), text, asked.sampling.logprobs)
-    return Job(plans, form, asked.delivery, asked.ignored)
+    return Job(planned, form, asked.delivery, asked.ignored)
 
 
 def _ids(text: TextModel, prompt: Prompt, choices: Choices) -> list[int]:

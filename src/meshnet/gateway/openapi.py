@@ -32,6 +32,7 @@ def _shared(limits: ApiLimits) -> Schema:
     stops = {"type": "array", "maxItems": limits.stops, "items": stop}
     return {
         "model": _STRING,
+        "n": _integer(1, limits.choices),
         "max_completion_tokens": _integer(1, INTEGER_MAX),
         "max_tokens": _integer(1, INTEGER_MAX),
         "temperature": _number(0, 2),

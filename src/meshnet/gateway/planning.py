@@ -8,7 +8,7 @@ ignore_eos                 -> the model's own stop ids cannot be drawn at all
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from meshnet.core.vocabulary import POSITIONS_MAX, SamplingParams, TextTooLong
@@ -51,6 +51,8 @@ class Choices:
     """The tag of the API key, by which nodes let owners take turns."""
     where: str
     """The field that holds the prompt: `messages` or `prompt`."""
+    count: int = 1
+    """Answers to each prompt."""
 
 
 def plan(prompt: list[int], text: TextModel, choices: Choices) -> Plan:
@@ -77,6 +79,20 @@ def plan(prompt: list[int], text: TextModel, choices: Choices) -> Plan:
         prefix_owner=EVERYBODY if choices.owner is None else choices.owner,
     )
     return Plan(request, fields.stops)
+
+
+def plans(prompt: list[int], text: TextModel, choices: Choices) -> tuple[Plan, ...]:
+    """One plan for each answer to a prompt; each draws by a seed of its own.
+
+    They run one after the other, so that each goes on from the prompt that the nodes hold.
+    """
+    first = plan(prompt, text, choices)
+    sampling = first.request.sampling
+    seeds = [(sampling.seed + choice) % 2**64 for choice in range(choices.count)]
+    return tuple(
+        replace(first, request=replace(first.request, sampling=replace(sampling, seed=seed)))
+        for seed in seeds
+    )
 
 
 def too_long(error: TextTooLong, text: TextModel, choices: Choices) -> ApiError:

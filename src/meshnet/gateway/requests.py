@@ -24,6 +24,7 @@ from meshnet.gateway.fields import (
     token_id_of_key,
 )
 from meshnet.gateway.messages import read_messages
+from meshnet.gateway.refused import REFUSED, REFUSED_IN_CHAT, REFUSED_IN_COMPLETIONS, refuse
 from meshnet.gateway.settings import ApiLimits
 
 INTEGER_MAX = 2**63 - 1
@@ -63,6 +64,8 @@ class ChatRequest:
     template_kwargs: Mapping[str, Any]
     sampling: SamplingFields
     tokens_max: int | None
+    choices: int
+    """Answers to each prompt."""
     delivery: Delivery
     ignored: tuple[str, ...]
 
@@ -76,52 +79,10 @@ class CompletionRequest:
     prompts: tuple[Prompt, ...]
     sampling: SamplingFields
     tokens_max: int | None
+    choices: int
     delivery: Delivery
     ignored: tuple[str, ...]
 
-
-_LATER = "not supported yet"
-_OFF = "not supported by this server"
-
-_REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "n": ((1,), f"must be 1, several choices are {_LATER}"),
-    "best_of": ((1,), f"must be 1, it is {_OFF}"),
-    "use_beam_search": ((False,), _OFF),
-    "length_penalty": ((1, 1.0), _OFF),
-    "response_format": (({"type": "text"},), f"only type text, JSON output is {_LATER}"),
-    "bad_words": (([],), _OFF),
-    "structured_outputs": ((), _LATER),
-    "guided_json": ((), _LATER),
-    "guided_regex": ((), _LATER),
-    "guided_choice": ((), _LATER),
-    "guided_grammar": ((), _LATER),
-    "grammar": (("",), _LATER),
-    "stop_regex": ((), _OFF),
-    "truncate_prompt_tokens": ((), f"{_OFF}: a prompt is never cut"),
-    "prompt_logprobs": ((), _LATER),
-    "include_stop_str_in_output": ((False,), _OFF),
-    "skip_special_tokens": ((True,), _OFF),
-    "return_token_ids": ((False,), _LATER),
-    "echo": ((False,), _LATER),
-}
-
-_REFUSED_IN_CHAT: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "tools": (([],), f"tool calls are {_LATER}"),
-    "tool_choice": (("none", "auto"), f"tool calls are {_LATER}"),
-    "functions": (([],), f"deprecated and {_OFF}"),
-    "function_call": (("none", "auto"), f"deprecated and {_OFF}"),
-    "audio": ((), f"audio is {_OFF}"),
-    "modalities": ((["text"],), f"only text, other modalities are {_OFF}"),
-    "chat_template": ((), f"{_OFF}: the model's own template is used"),
-    "continue_final_message": ((False,), _LATER),
-    "add_generation_prompt": ((True,), _LATER),
-    "documents": (([],), _OFF),
-}
-
-_REFUSED_IN_COMPLETIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "suffix": (("",), _OFF),
-    "prompt_embeds": ((), _OFF),
-}
 
 _TEMPLATE_KWARGS = ("enable_thinking", "reasoning_effort")
 
@@ -130,8 +91,7 @@ def read_chat(values: dict[str, Any], limits: ApiLimits, vocab_size: int) -> Cha
     """Check a body of POST /v1/chat/completions. Raises ApiError."""
     fields = Fields(values)
     model = as_text("model", fields.require("model"))
-    _refuse(fields, _REFUSED)
-    _refuse(fields, _REFUSED_IN_CHAT)
+    refuse(fields, REFUSED, REFUSED_IN_CHAT)
     messages = read_messages(fields.require("messages"), limits)
     template_kwargs = _template_kwargs(fields)
     wanted = fields.integer("max_completion_tokens", 1, INTEGER_MAX)
@@ -143,6 +103,7 @@ def read_chat(values: dict[str, Any], limits: ApiLimits, vocab_size: int) -> Cha
         template_kwargs=template_kwargs,
         sampling=sampling,
         tokens_max=wanted if wanted is not None else older,
+        choices=fields.integer("n", 1, limits.choices) or 1,
         delivery=_delivery(fields),
         ignored=fields.ignored,
     )
@@ -154,8 +115,7 @@ def read_completion(
     """Check a body of POST /v1/completions. Raises ApiError."""
     fields = Fields(values)
     model = as_text("model", fields.require("model"))
-    _refuse(fields, _REFUSED)
-    _refuse(fields, _REFUSED_IN_COMPLETIONS)
+    refuse(fields, REFUSED, REFUSED_IN_COMPLETIONS)
     prompts = _prompts(fields.require("prompt"), limits, vocab_size)
     wanted = fields.integer("max_completion_tokens", 1, INTEGER_MAX)
     older = fields.integer("max_tokens", 1, INTEGER_MAX)
@@ -165,14 +125,10 @@ def read_completion(
         prompts=prompts,
         sampling=_sampling(fields, limits, vocab_size, logprobs=logprobs),
         tokens_max=wanted if wanted is not None else older,
+        choices=fields.integer("n", 1, limits.choices) or 1,
         delivery=_delivery(fields),
         ignored=fields.ignored,
     )
-
-
-def _refuse(fields: Fields, table: Mapping[str, tuple[tuple[Any, ...], str]]) -> None:
-    for name, (harmless, reason) in table.items():
-        fields.refuse(name, harmless, reason)
 
 
 def _sampling(

@@ -13,6 +13,7 @@ class ApiLimits:
     messages: int = 4096
     content_parts: int = 4096
     prompts: int = 16
+    choices: int = 8
     stops: int = 16
     stop_characters: int = 256
     logit_bias: int = 1024
