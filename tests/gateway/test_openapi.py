@@ -18,6 +18,8 @@ async def test_every_endpoint_is_described():
     assert set(described["paths"]) == {
         "/v1/chat/completions",
         "/v1/completions",
+        "/v1/tokenize",
+        "/v1/detokenize",
         "/v1/models",
         "/v1/models/{model}",
         "/health",

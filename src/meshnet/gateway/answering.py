@@ -119,14 +119,10 @@ def envelope(service: Service, prefix: str) -> dict[str, Any]:
 async def answer(
     service: Service, request: Request, prepare: Callable[[Service, bytes, Asker], Job]
 ) -> Response:
-    """Serve one POST. Raises ApiError for whatever is wrong with it."""
-    try:
-        async with asyncio.timeout(service.settings.body_s):
-            body = await read_body(request, service.settings.limits.body_bytes)
-    except ClientDisconnect:
+    """Serve one POST that generates. Raises ApiError for whatever is wrong with it."""
+    body = await _body(service, request)
+    if body is None:
         return Response(status_code=CLIENT_GONE)
-    except TimeoutError:
-        raise body_too_slow(service.settings.body_s) from None
     asker = Asker(request.scope[REQUEST_ID], request.scope.get(OWNER))
     job = await asyncio.to_thread(prepare, service, body, asker)
     if job.delivery.stream:
@@ -143,6 +139,27 @@ async def answer(
     if isinstance(told, ApiError):
         raise told
     return json_response(told, headers=_headers(job))
+
+
+async def answer_at_once(
+    service: Service, request: Request, answered: Callable[[Service, bytes], dict[str, Any]]
+) -> Response:
+    """Serve one POST that generates nothing. Raises ApiError."""
+    body = await _body(service, request)
+    if body is None:
+        return Response(status_code=CLIENT_GONE)
+    return json_response(await asyncio.to_thread(answered, service, body))
+
+
+async def _body(service: Service, request: Request) -> bytes | None:
+    """The whole body, or None if the client went. Raises ApiError."""
+    try:
+        async with asyncio.timeout(service.settings.body_s):
+            return await read_body(request, service.settings.limits.body_bytes)
+    except ClientDisconnect:
+        return None
+    except TimeoutError:
+        raise body_too_slow(service.settings.body_s) from None
 
 
 async def _chunks(service: Service, job: Job) -> AsyncGenerator[Mapping[str, Any], None]:

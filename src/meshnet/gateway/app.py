@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from meshnet.gateway import openapi
 from meshnet.gateway.ambient import machine_ambient
-from meshnet.gateway.answering import Service, answer
+from meshnet.gateway.answering import Service, answer, answer_at_once
 from meshnet.gateway.auth import Authenticated, KeyRing
 from meshnet.gateway.boundary import Boundary
 from meshnet.gateway.chat import prepare_chat
@@ -26,6 +26,7 @@ from meshnet.gateway.errors import ApiError, error_response, json_response
 from meshnet.gateway.models import find_model, model_list
 from meshnet.gateway.ports import Ambient, Generator, Metrics, Readiness, TextModel
 from meshnet.gateway.settings import GatewaySettings
+from meshnet.gateway.tokenizing import detokenize, tokenize
 from meshnet.telemetry.events import Event
 
 
@@ -61,6 +62,7 @@ def gateway_app(
     app.add_exception_handler(ApiError, _refused)
     app.add_exception_handler(HTTPException, _no_route)
     _add_generation(app, service)
+    _add_tokens(app, service)
     _add_models(app, text, created=int(ambient.now()))
     _add_probes(app, ready, metrics)
     app.add_middleware(Authenticated, keys=KeyRing(settings.api_keys, secret=secret))
@@ -78,6 +80,18 @@ def _add_generation(app: FastAPI, service: Service) -> None:
     limits = service.settings.limits
     _add(app, "/chat/completions", chat_completions, "POST", openapi.chat(limits))
     _add(app, "/completions", completions, "POST", openapi.completions(limits))
+
+
+def _add_tokens(app: FastAPI, service: Service) -> None:
+    async def to_tokens(request: Request) -> Response:
+        return await answer_at_once(service, request, tokenize)
+
+    async def to_text(request: Request) -> Response:
+        return await answer_at_once(service, request, detokenize)
+
+    limits = service.settings.limits
+    _add(app, "/tokenize", to_tokens, "POST", openapi.tokenize(limits))
+    _add(app, "/detokenize", to_text, "POST", openapi.DETOKENIZE)
 
 
 def _add_models(app: FastAPI, text: TextModel, *, created: int) -> None:

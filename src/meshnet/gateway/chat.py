@@ -8,7 +8,7 @@ role comes once; it overwrites usage and fingerprint by each chunk, so usage com
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +19,9 @@ from meshnet.gateway.assembly import Piece, PlacedToken
 from meshnet.gateway.errors import ApiError, invalid
 from meshnet.gateway.fields import read_json_object
 from meshnet.gateway.logprobs import chat_logprobs
-from meshnet.gateway.planning import Choices, plans, too_long
+from meshnet.gateway.planning import plans, too_long
 from meshnet.gateway.ports import TextModel
-from meshnet.gateway.requests import ChatRequest, read_chat
+from meshnet.gateway.requests import read_chat
 
 
 def prepare_chat(service: Service, body: bytes, asker: Asker) -> Job:
@@ -30,14 +30,21 @@ def prepare_chat(service: Service, body: bytes, asker: Asker) -> Job:
     asked = read_chat(read_json_object(body), service.settings.limits, text.vocab_size)
     service.check_model(asked.model)
     choices = service.choices(asked, asker, where="messages")
-    planned = plans(_render(text, asked, choices), text, choices)
+    try:
+        prompt = rendered(text, asked.messages, asked.template_kwargs)
+    except TextTooLong as error:
+        raise too_long(error, text, choices) from None
+    planned = plans(prompt, text, choices)
     form = ChatForm(envelope(service, "chatcmpl"), text, asked.sampling.logprobs)
     return Job((planned,), form, asked.delivery, asked.ignored)
 
 
-def _render(text: TextModel, asked: ChatRequest, choices: Choices) -> list[int]:
+def rendered(
+    text: TextModel, messages: Sequence[dict[str, Any]], template_kwargs: Mapping[str, Any]
+) -> list[int]:
+    """Prompt ids of a chat. Raises ApiError, or TextTooLong."""
     try:
-        return text.render_chat(list(asked.messages), dict(asked.template_kwargs))
+        return text.render_chat(list(messages), dict(template_kwargs))
     except NoTemplate:
         raise ApiError(
             400,
@@ -45,8 +52,6 @@ def _render(text: TextModel, asked: ChatRequest, choices: Choices) -> list[int]:
             code="no_chat_template",
             param="messages",
         ) from None
-    except TextTooLong as error:
-        raise too_long(error, text, choices) from None
     except TemplateError as error:
         raise invalid(
             "messages", f"the model's chat template refuses them: {error}", code="template_error"

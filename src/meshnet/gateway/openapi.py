@@ -25,6 +25,8 @@ def _integer(low: int, high: int) -> Schema:
 
 _BOOLEAN: Schema = {"type": ["boolean", "null"]}
 _STRING: Schema = {"type": "string"}
+_TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
+_IDS: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 
 
 def _shared(limits: ApiLimits) -> Schema:
@@ -66,7 +68,7 @@ def _shared(limits: ApiLimits) -> Schema:
     }
 
 
-def chat_fields(limits: ApiLimits) -> Schema:
+def messages(limits: ApiLimits) -> Schema:
     part = {
         "type": "object",
         "required": ["type", "text"],
@@ -88,24 +90,36 @@ def chat_fields(limits: ApiLimits) -> Schema:
         "properties": {"role": {"const": "tool"}, "content": content, "tool_call_id": _STRING},
     }
     message = {"anyOf": [spoken, result]}
-    switch = {"type": ["boolean", "string"]}
-    return _shared(limits) | {
-        "messages": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": limits.messages,
-            "items": message,
-        },
-        "logprobs": _BOOLEAN,
-        "top_logprobs": _integer(0, limits.top_logprobs)
-        | {"description": "Only with logprobs: true."},
-        "reasoning_effort": {"type": ["string", "null"]},
-        "chat_template_kwargs": {
-            "type": ["object", "null"],
-            "properties": dict.fromkeys(("enable_thinking", "reasoning_effort"), switch),
-            "additionalProperties": False,
-        },
+    return {
+        "type": "array",
+        "minItems": 1,
+        "maxItems": limits.messages,
+        "items": message,
     }
+
+
+_SWITCH: Schema = {"type": ["boolean", "string"]}
+_TEMPLATE: Schema = {
+    "reasoning_effort": {"type": ["string", "null"]},
+    "chat_template_kwargs": {
+        "type": ["object", "null"],
+        "properties": dict.fromkeys(("enable_thinking", "reasoning_effort"), _SWITCH),
+        "additionalProperties": False,
+    },
+}
+
+
+def chat_fields(limits: ApiLimits) -> Schema:
+    return (
+        _shared(limits)
+        | {
+            "messages": messages(limits),
+            "logprobs": _BOOLEAN,
+            "top_logprobs": _integer(0, limits.top_logprobs)
+            | {"description": "Only with logprobs: true."},
+        }
+        | _TEMPLATE
+    )
 
 
 def completion_fields(limits: ApiLimits) -> Schema:
@@ -136,28 +150,58 @@ def _generation(summary: str, fields: Schema, required: list[str]) -> Schema:
             },
         }
     }
-    refusals = {
-        status: _json(f"Refused: {why}.", ERROR)
-        for status, why in (
-            ("400", "a field is wrong, unsupported, or too long for the context"),
-            ("404", "unknown model"),
-            ("408", "body too slow"),
-            ("413", "body too large"),
-            ("415", "a body that is not JSON"),
-            ("500", "numerical error"),
-            ("502", "a node failed"),
-            ("503", "no room, or no route"),
-            ("504", "out of time"),
-        )
-    }
+    failures = _refusals(
+        ("500", "numerical error"),
+        ("502", "a node failed"),
+        ("503", "no room, or no route"),
+        ("504", "out of time"),
+    )
+    return _posted(summary, body, answers | failures)
+
+
+def _posted(summary: str, body: Schema, responses: Schema) -> Schema:
+    refusals = _refusals(
+        ("400", "a field is wrong, unsupported, or too long for the context"),
+        ("404", "unknown model"),
+        ("408", "body too slow"),
+        ("413", "body too large"),
+        ("415", "a body that is not JSON"),
+    )
     return {
         "summary": summary,
         "requestBody": {
             "required": True,
             "content": {"application/json": {"schema": body}},
         },
-        "responses": answers | refusals | _UNAUTHORIZED,
+        "responses": responses | refusals | _UNAUTHORIZED,
     }
+
+
+def _refusals(*reasons: tuple[str, str]) -> Schema:
+    return {status: _json(f"Refused: {why}.", ERROR) for status, why in reasons}
+
+
+def tokenize(limits: ApiLimits) -> Schema:
+    shared = {"model": _TEXT_OR_NULL, "return_token_strs": _BOOLEAN}
+    prompt = {"prompt": _STRING, "add_special_tokens": _BOOLEAN}
+    chat = {"messages": messages(limits)} | _TEMPLATE
+    body = {
+        "anyOf": [
+            {"type": "object", "required": ["prompt"], "properties": shared | prompt},
+            {"type": "object", "required": ["messages"], "properties": shared | chat},
+        ]
+    }
+    told = {
+        "type": "object",
+        "required": ["count", "max_model_len", "tokens", "token_strs"],
+        "properties": {
+            "count": {"type": "integer"},
+            "max_model_len": {"type": "integer"},
+            "tokens": _IDS,
+            "token_strs": {"type": ["array", "null"], "items": _STRING},
+        },
+    }
+    return _posted("Tell the token ids of a text or a chat.", body, {"200": _json("Them.", told)})
 
 
 ERROR: Schema = {
@@ -186,6 +230,21 @@ _UNAUTHORIZED: Schema = {
     "401": _json("No key, or a wrong one.", ERROR),
     "403": _json("No key is configured, and the request names another machine.", ERROR),
 }
+
+DETOKENIZE: Schema = _posted(
+    "Tell the text of token ids.",
+    {
+        "type": "object",
+        "required": ["tokens"],
+        "properties": {"model": _TEXT_OR_NULL, "tokens": _IDS},
+    },
+    {
+        "200": _json(
+            "It.",
+            {"type": "object", "required": ["prompt"], "properties": {"prompt": _STRING}},
+        )
+    },
+)
 
 _CARD: Schema = {
     "type": "object",

@@ -93,7 +93,7 @@ def read_chat(values: dict[str, Any], limits: ApiLimits, vocab_size: int) -> Cha
     model = as_text("model", fields.require("model"))
     refuse(fields, REFUSED, REFUSED_IN_CHAT)
     messages = read_messages(fields.require("messages"), limits)
-    template_kwargs = _template_kwargs(fields)
+    template_kwargs = read_template_kwargs(fields)
     wanted = fields.integer("max_completion_tokens", 1, INTEGER_MAX)
     older = fields.integer("max_tokens", 1, INTEGER_MAX)
     sampling = _sampling(fields, limits, vocab_size, logprobs=_chat_logprobs(fields, limits))
@@ -221,7 +221,8 @@ def _chat_logprobs(fields: Fields, limits: ApiLimits) -> int | None:
     return None
 
 
-def _template_kwargs(fields: Fields) -> Mapping[str, Any]:
+def read_template_kwargs(fields: Fields) -> Mapping[str, Any]:
+    """Read what a request hands to the chat template. Raises ApiError."""
     value = fields.take("chat_template_kwargs")
     given = {} if value is None else as_object("chat_template_kwargs", value)
     kwargs = {name: given[name] for name in _TEMPLATE_KWARGS if given.get(name) is not None}
@@ -265,16 +266,15 @@ def _prompts(value: object, limits: ApiLimits, vocab_size: int) -> tuple[Prompt,
     if not value:
         raise invalid("prompt", "expected at least one prompt")
     if not isinstance(value[0], str | list):
-        return (_prompt_ids("prompt", value, vocab_size),)
+        return (prompt_ids("prompt", value, vocab_size),)
     as_array("prompt", value, limits.prompts)
     if isinstance(value[0], str):
         return tuple(as_text(f"prompt[{index}]", text) for index, text in enumerate(value))
-    return tuple(
-        _prompt_ids(f"prompt[{index}]", ids, vocab_size) for index, ids in enumerate(value)
-    )
+    return tuple(prompt_ids(f"prompt[{index}]", ids, vocab_size) for index, ids in enumerate(value))
 
 
-def _prompt_ids(param: str, value: object, vocab_size: int) -> tuple[int, ...]:
+def prompt_ids(param: str, value: object, vocab_size: int) -> tuple[int, ...]:
+    """Check token ids, at least one. Raises ApiError."""
     ids = as_array(param, value, INTEGER_MAX)
     if not ids:
         raise invalid(param, "expected at least one token id")
