@@ -25,7 +25,7 @@ def prompt_ids(model: Path, prompt: str) -> list[int]:
 
 
 @lru_cache(maxsize=1)
-def _unsplit(model: Path) -> Any:
+def unsplit_model(model: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
 
 
@@ -41,7 +41,7 @@ def unsplit_greedy(
 ) -> list[int]:
     """`tokens` greedy ids in fp32, none of them `banned`; no id stops it."""
     ids = torch.tensor([prompt])
-    out = _unsplit(model).generate(
+    out = unsplit_model(model).generate(
         ids,
         attention_mask=torch.ones_like(ids),
         do_sample=False,

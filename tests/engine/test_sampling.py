@@ -342,3 +342,19 @@ def test_half_precision_and_float_logits_draw_alike() -> None:
     for position in range(10):
         half = SAMPLER.draw(logits, [], sampling, position)
         assert half == SAMPLER.draw(logits.float(), [], sampling, position)
+
+
+def test_what_is_told_is_drawn_with_its_own_log_probability_and_nothing_beyond_it() -> None:
+    sampling = SamplingParams(
+        logprobs=3, prompt_length=5, forced=(9, 2), banned=(9,), banned_until=10
+    )
+    logits = logits_of(4)
+
+    told = [SAMPLER.draw(logits, [], sampling, position) for position in (3, 4)]
+
+    assert [token.token_id for token in told] == [9, 2]
+    expected = logits.log_softmax(-1).tolist()
+    assert [token.logprob for token in told] == pytest.approx([expected[9], expected[2]], abs=1e-5)
+    free = SAMPLER.draw(logits, [], sampling, 5)
+    assert free == SAMPLER.draw(logits, [], replace(sampling, forced=()), 5)
+    assert SAMPLER.draw(logits, [], sampling, 2) == free

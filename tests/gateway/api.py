@@ -34,8 +34,9 @@ class Gateway:
         settings: GatewaySettings | None = None,
         ready: Readiness | None = None,
         metrics: Metrics | None = None,
+        generator: ScriptedGenerator | None = None,
     ) -> None:
-        self.generator = ScriptedGenerator(script)
+        self.generator = generator or ScriptedGenerator(script)
         self.text: TextModel = text or ToyText()
         self.settings = settings or GatewaySettings()
         self.events: list[Event] = []

@@ -64,7 +64,8 @@ class ScriptedGenerator:
             drawn = 0
             reason: FinishReason | None = None
             while reason is None:
-                step = steps.pop(0) if len(steps) > 1 else steps[0]
+                forced = request.sampling.forced[drawn : drawn + 1]
+                step = forced[0] if forced else steps.pop(0) if len(steps) > 1 else steps[0]
                 if isinstance(step, Gate):
                     await step.wait()
                     continue
@@ -98,7 +99,7 @@ def drawn_token(token_id: int, request: GenerationRequest) -> SampledToken:
 
 
 def _reason(token_id: int, drawn: int, request: GenerationRequest) -> FinishReason | None:
-    if token_id in request.stop_ids:
+    if token_id in request.stop_ids and drawn > len(request.sampling.forced):
         return FinishReason.STOP
     if drawn >= request.tokens_max:
         return FinishReason.LENGTH

@@ -231,18 +231,6 @@ async def test_both_names_of_the_cap_work_and_the_newer_wins(fields: dict, token
     assert told["usage"]["completion_tokens"] == tokens
 
 
-async def test_echo_and_an_empty_completion_are_refused_and_the_server_lives():
-    """Pit A33: scoring comes later, so it is refused by name."""
-    gateway = Gateway(HELLO)
-
-    echo = await gateway.complete(echo=True, logprobs=1, max_tokens=1)
-    nothing = await gateway.complete(max_tokens=0)
-
-    assert error(echo)["param"] == "echo"
-    assert error(nothing)["param"] == "max_tokens"
-    assert (await gateway.complete()).status_code == 200
-
-
 async def test_template_switches_reach_the_template():
     gateway = Gateway(HELLO)
 

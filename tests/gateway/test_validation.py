@@ -154,7 +154,7 @@ async def test_what_would_change_the_answer_is_refused_not_ignored(name: str, va
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("suffix", "x"), ("best_of", 2), ("echo", True)],
+    [("suffix", "x"), ("best_of", 2)],
 )
 async def test_a_completion_refuses_the_same_way(name: str, value: object):
     """Pit A55."""

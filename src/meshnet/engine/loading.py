@@ -199,6 +199,7 @@ def _description(
             marks=0 if changing else findings.marks,
             batch=findings.batch,
             exact=findings.exact and form.steady,
+            forced=True,
             moves=findings.kv_cache and not changing and can_move(runner.new_cache(runner.held)),
         ),
         kv_bytes=_session_bytes(findings, runner),

@@ -146,6 +146,9 @@ class Sampler:
             BadField: `sampling` names an id outside the vocabulary.
         """
         raw_V = logits_V.detach().reshape(-1).to("cpu", torch.float32)
+        if (forced := sampling.forced_at(position)) is not None:
+            _check_best(float(raw_V.max()), len(raw_V))
+            return _described(raw_V, forced, sampling.logprobs)
         plain = not _is_biased(sampling, position) and not _is_penalised(sampling)
         greedy = _is_greedy(sampling)
         if not (plain and greedy):  # else the best one is looked at below
@@ -180,6 +183,8 @@ def check_ids(sampling: SamplingParams, vocab_size: int) -> None:
     for token in sampling.banned:
         if token >= vocab_size:
             raise BadField("banned", f"token ids below {vocab_size}", token)
+    if sampling.forced and max(sampling.forced) >= vocab_size:
+        raise BadField("forced", f"token ids below {vocab_size}", max(sampling.forced))
 
 
 def uniform(seed: int, position: int) -> float:

@@ -76,6 +76,7 @@ class Service:
             owner=asker.owner,
             where=where,
             count=asked.choices,
+            echo=isinstance(asked, CompletionRequest) and asked.echo,
         )
 
 

@@ -12,7 +12,7 @@ Invariants
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -30,6 +30,8 @@ class PlacedToken:
 
     token: SampledToken
     offset: int
+    follows: bool = True
+    """False for the first token of a prompt: nothing was there to expect it from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,14 @@ class Assembly:
     """Turn the tokens of one generation into pieces."""
 
     def __init__(
-        self, decoder: StreamDecoder, *, stops: tuple[str, ...], stop_ids: frozenset[int]
+        self,
+        decoder: StreamDecoder,
+        *,
+        stops: tuple[str, ...],
+        stop_ids: frozenset[int],
+        tells_stop_ids: bool = False,
     ) -> None:
+        """`tells_stop_ids`: the one that ends the answer has an entry of its own, without text."""
         self._decoder = decoder
         self._filter = StopFilter(stops)
         self._stop_ids = stop_ids
@@ -57,11 +65,25 @@ class Assembly:
         self._decoded = 0
         self._shown = 0
         self._count = 0
+        self._follows = False
+        self._tells_stop_ids = tells_stop_ids
+
+    def echo(self, tokens: Sequence[SampledToken]) -> Piece:
+        """Take tokens of the prompt: they are shown whatever they are, and not counted."""
+        text = ""
+        for token in tokens:
+            self._waiting.append(PlacedToken(token, self._decoded, follows=self._follows))
+            decoded = self._decoder.push(token.token_id)
+            self._follows, self._decoded = True, self._decoded + len(decoded)
+            text += decoded
+        return self._piece(text)
 
     def push(self, token: SampledToken) -> Piece:
         """Take the next token. The piece has a finish reason if it completed a stop string."""
         self._count += 1
         if token.token_id in self._stop_ids:
+            if self._tells_stop_ids:
+                self._waiting.append(PlacedToken(token, self._decoded))
             return self._piece("")
         self._waiting.append(PlacedToken(token, self._decoded))
         return self._piece(self._take(self._decoder.push(token.token_id)))
@@ -96,16 +118,34 @@ async def pieces(generator: Generator, text: TextModel, plan: Plan) -> AsyncGene
     Closing it closes the generation, and so does a stop string, before its piece is given out.
     Raises GenerationFailed.
     """
-    assembly = Assembly(text.decoder(), stops=plan.stops, stop_ids=plan.request.stop_ids)
+    request, to_echo = plan.request, deque(plan.forced)
+    assembly = Assembly(
+        text.decoder(),
+        stops=plan.stops,
+        stop_ids=frozenset() if request is None else request.stop_ids,
+        tells_stop_ids=bool(to_echo),
+    )
+    if plan.echo:
+        known = plan.prompt[: len(plan.prompt) - len(to_echo)]
+        piece = assembly.echo([SampledToken(token_id) for token_id in known])
+        if piece.text:
+            yield piece
+    if request is None:
+        yield assembly.finish(FinishReason.LENGTH)
+        return
     last: Piece | None = None
     cached = 0
-    async with aclosing(generator.generate(plan.request)) as events:
+    async with aclosing(generator.generate(request)) as events:
         async for event in events:
             if isinstance(event, FinishEvent):
                 last = assembly.finish(event.reason)
                 continue
             cached = event.cached_tokens
-            piece = assembly.push(event.token)
+            if to_echo:
+                _check_forced(event.token, to_echo.popleft())
+                piece = assembly.echo([event.token])
+            else:
+                piece = assembly.push(event.token)
             if piece.finish is not None:
                 last = piece
                 break
@@ -114,3 +154,10 @@ async def pieces(generator: Generator, text: TextModel, plan: Plan) -> AsyncGene
     if last is None:
         raise GenerationFailed(FailureCode.UPSTREAM, "The generation ended without a reason.")
     yield replace(last, cached_tokens=cached)
+
+
+def _check_forced(token: SampledToken, wanted: int) -> None:
+    if token.token_id != wanted:
+        raise GenerationFailed(
+            FailureCode.UPSTREAM, "The last node drew another token than the prompt's: update it."
+        )

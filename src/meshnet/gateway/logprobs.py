@@ -36,11 +36,18 @@ def _one(token_id: int, logprob: float | None, text: TextModel) -> dict[str, Any
 
 
 def completion_logprobs(tokens: Sequence[PlacedToken], text: TextModel, top: int) -> dict[str, Any]:
-    """Parallel lists; the alternatives include the token itself, as OpenAI's do."""
+    """Parallel lists; the alternatives include the token itself, as OpenAI's do.
+
+    The first token of a prompt has none: null stands for it, as OpenAI's did.
+    """
     return {
         "tokens": [text.token_text(placed.token.token_id) for placed in tokens],
-        "token_logprobs": [finite(placed.token.logprob) for placed in tokens],
-        "top_logprobs": [_alternatives(placed, text, top) for placed in tokens],
+        "token_logprobs": [
+            finite(placed.token.logprob) if placed.follows else None for placed in tokens
+        ],
+        "top_logprobs": [
+            _alternatives(placed, text, top) if placed.follows else None for placed in tokens
+        ],
         "text_offset": [placed.offset for placed in tokens],
     }
 

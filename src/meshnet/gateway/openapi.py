@@ -122,12 +122,18 @@ def chat_fields(limits: ApiLimits) -> Schema:
     )
 
 
+_NONE_ONLY_WITH_ECHO: Schema = {"description": "0 only with echo: true."}
+
+
 def completion_fields(limits: ApiLimits) -> Schema:
     ids = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
     several = {"type": "array", "minItems": 1, "maxItems": limits.prompts}
     return _shared(limits) | {
         "prompt": {"anyOf": [_STRING, several | {"items": _STRING}, ids, several | {"items": ids}]},
         "logprobs": _integer(0, limits.completion_logprobs),
+        "echo": _BOOLEAN,
+        "max_completion_tokens": _integer(0, INTEGER_MAX) | _NONE_ONLY_WITH_ECHO,
+        "max_tokens": _integer(0, INTEGER_MAX) | _NONE_ONLY_WITH_ECHO,
     }
 
 

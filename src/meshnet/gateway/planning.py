@@ -29,12 +29,27 @@ EVERYBODY = ""
 class Plan:
     """One generation and where its text ends."""
 
-    request: GenerationRequest
+    prompt: tuple[int, ...]
+    request: GenerationRequest | None
+    """None: nothing is to be drawn, the answer is an echo alone."""
     stops: tuple[str, ...]
+    echo: bool = False
+    """The answer begins with its prompt."""
 
     @property
     def prompt_tokens(self) -> int:
-        return len(self.request.prompt)
+        return len(self.prompt)
+
+    @property
+    def forced(self) -> tuple[int, ...]:
+        """The ids of the prompt whose log probabilities are drawn with the answer."""
+        return () if self.request is None else self.request.sampling.forced
+
+    def seeded(self, seed: int) -> Plan:
+        if self.request is None:
+            return self
+        sampling = replace(self.request.sampling, seed=seed)
+        return replace(self, request=replace(self.request, sampling=sampling))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +68,12 @@ class Choices:
     """The field that holds the prompt: `messages` or `prompt`."""
     count: int = 1
     """Answers to each prompt."""
+    echo: bool = False
+
+    @property
+    def scores(self) -> bool:
+        """Whether log probabilities of the prompt are wanted."""
+        return self.echo and self.sampling.logprobs is not None
 
 
 def plan(prompt: list[int], text: TextModel, choices: Choices) -> Plan:
@@ -68,17 +89,24 @@ def plan(prompt: list[int], text: TextModel, choices: Choices) -> Plan:
     stop_ids = frozenset(fields.stop_token_ids)
     if not fields.ignore_eos:
         stop_ids |= text.stop_ids
+    sampling = _sampling(len(prompt), stop_ids, text, choices)
+    given = tuple(prompt)
+    if choices.scores:  # all of the prompt but its first id is drawn, as it is told to be
+        sampling = replace(sampling, forced=given[1:])
+        tokens_max += len(sampling.forced)
+    if tokens_max == 0:
+        return Plan(given, None, fields.stops, choices.echo)
     request = GenerationRequest(
-        prompt=tuple(prompt),
+        prompt=given[: len(given) - len(sampling.forced)],
         tokens_max=tokens_max,
-        sampling=_sampling(len(prompt), stop_ids, text, choices),
+        sampling=sampling,
         stop_ids=stop_ids,
         deadline_s=choices.deadline_s,
         trace=choices.trace,
         owner=choices.owner,
-        prefix_owner=EVERYBODY if choices.owner is None else choices.owner,
+        prefix_owner=None if sampling.forced else choices.owner or EVERYBODY,
     )
-    return Plan(request, fields.stops)
+    return Plan(given, request, fields.stops, choices.echo)
 
 
 def plans(prompt: list[int], text: TextModel, choices: Choices) -> tuple[Plan, ...]:
@@ -87,12 +115,7 @@ def plans(prompt: list[int], text: TextModel, choices: Choices) -> tuple[Plan, .
     They run one after the other, so that each goes on from the prompt that the nodes hold.
     """
     first = plan(prompt, text, choices)
-    sampling = first.request.sampling
-    seeds = [(sampling.seed + choice) % 2**64 for choice in range(choices.count)]
-    return tuple(
-        replace(first, request=replace(first.request, sampling=replace(sampling, seed=seed)))
-        for seed in seeds
-    )
+    return tuple(first.seeded((choices.seed + nth) % 2**64) for nth in range(choices.count))
 
 
 def too_long(error: TextTooLong, text: TextModel, choices: Choices) -> ApiError:

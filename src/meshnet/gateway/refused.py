@@ -31,10 +31,10 @@ REFUSED: Table = {
     "include_stop_str_in_output": ((False,), _OFF),
     "skip_special_tokens": ((True,), _OFF),
     "return_token_ids": ((False,), _LATER),
-    "echo": ((False,), _LATER),
 }
 
 REFUSED_IN_CHAT: Table = {
+    "echo": ((False,), f"only in completions, here {_OFF}"),
     "tools": (([],), f"tool calls are {_LATER}"),
     "tool_choice": (("none", "auto"), f"tool calls are {_LATER}"),
     "functions": (([],), f"deprecated and {_OFF}"),

@@ -80,6 +80,7 @@ class CompletionRequest:
     sampling: SamplingFields
     tokens_max: int | None
     choices: int
+    echo: bool
     delivery: Delivery
     ignored: tuple[str, ...]
 
@@ -117,8 +118,10 @@ def read_completion(
     model = as_text("model", fields.require("model"))
     refuse(fields, REFUSED, REFUSED_IN_COMPLETIONS)
     prompts = _prompts(fields.require("prompt"), limits, vocab_size)
-    wanted = fields.integer("max_completion_tokens", 1, INTEGER_MAX)
-    older = fields.integer("max_tokens", 1, INTEGER_MAX)
+    echo = fields.boolean("echo")
+    least = 0 if echo else 1
+    wanted = fields.integer("max_completion_tokens", least, INTEGER_MAX)
+    older = fields.integer("max_tokens", least, INTEGER_MAX)
     logprobs = fields.integer("logprobs", 0, limits.completion_logprobs)
     return CompletionRequest(
         model=model,
@@ -126,6 +129,7 @@ def read_completion(
         sampling=_sampling(fields, limits, vocab_size, logprobs=logprobs),
         tokens_max=wanted if wanted is not None else older,
         choices=fields.integer("n", 1, limits.choices) or 1,
+        echo=echo,
         delivery=_delivery(fields),
         ignored=fields.ignored,
     )

@@ -23,9 +23,9 @@ from meshnet.core.generation.transcript import (
 )
 from meshnet.core.protocol.messages import Refusal
 from meshnet.core.protocol.moving import TakeRequest
-from meshnet.core.vocabulary import Hop, HopLost, ModelId, Route, SessionDescription
+from meshnet.core.vocabulary import Hop, HopLost, ModelId, Route, SamplingParams, SessionDescription
 from meshnet.head.client import HopClient
-from meshnet.head.directory import Directory
+from meshnet.head.directory import PLAIN, Directory
 
 E = TypeVar("E")
 
@@ -38,9 +38,21 @@ class Calls:
         *,
         model: ModelId,
         clock: Callable[[], float],
+        sampling: SamplingParams = PLAIN,
     ) -> None:
+        """`sampling`: how those draw for whom routes are looked for."""
         self._client, self._directory = client, directory
-        self._model, self._clock = model, clock
+        self._model, self._clock, self._sampling = model, clock, sampling
+
+    def drawing(self, sampling: SamplingParams) -> Calls:
+        """Return the same for a generation that draws so."""
+        return Calls(
+            self._client,
+            self._directory,
+            model=self._model,
+            clock=self._clock,
+            sampling=sampling,
+        )
 
     async def by(self, deadline: float | None, work: Awaitable[E]) -> E | Tick:
         """Await `work`, or cancel it at `deadline` and tell that time passed."""
@@ -94,7 +106,9 @@ class Calls:
         for node in avoid if asked.lost else ():
             self._directory.suspect(node)
         await self._directory.refresh()
-        found = self._directory.route(self._model, avoid, asked.fingerprint, asked.keep)
+        found = self._directory.route(
+            self._model, avoid, asked.fingerprint, asked.keep, self._sampling
+        )
         if isinstance(found, Route):
             return Rerouted(found)
         return NoRoute(f"{asked.reason}; {found}")
@@ -107,10 +121,11 @@ class Calls:
         """Ask every node what it serves now; hops that do not drain stay where that is possible."""
         await self._directory.refresh()
         old = asked.route
-        if (move := self._directory.move(old, asked.length)) is not None:
+        if (move := self._directory.move(old, asked.length, self._sampling)) is not None:
             return MoveFound(*move)
         keep = [hop for hop in old.hops if not self._directory.draining(hop.node)]
-        found = self._directory.route(self._model, (), old.fingerprint or None, keep)
+        fingerprint = old.fingerprint or None
+        found = self._directory.route(self._model, (), fingerprint, keep, self._sampling)
         return MoveFound(found, None) if isinstance(found, Route) else NoRoute(str(found))
 
     async def take_over(self, asked: TakeOver) -> TakenOver:

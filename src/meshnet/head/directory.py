@@ -29,9 +29,13 @@ from meshnet.core.vocabulary import (
     NodeDescription,
     NodeId,
     Route,
+    SamplingParams,
     ShardDescription,
 )
 from meshnet.head.client import HopClient
+
+PLAIN = SamplingParams()
+"""What every tail can do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +109,23 @@ class Directory:
         }
         return tuple(known[node] for node in self.nodes if node in known)
 
-    def inventory(self) -> Inventory:
-        return Inventory({each.node: each for each in self.snapshot()}, self.suspects())
+    def inventory(self, sampling: SamplingParams = PLAIN) -> Inventory:
+        """What is served now, without last layers that cannot draw by `sampling`."""
+        nodes = {each.node: _able(each, sampling) for each in self.snapshot()}
+        return Inventory(nodes, self.suspects())
+
+    def lack(self, model: ModelId, sampling: SamplingParams) -> str:
+        """Say what of `sampling` no route can do, though there are routes; else nothing."""
+        if not self.ready(model) or isinstance(self.route(model, sampling=sampling), Route):
+            return ""
+        shards = (shard for each in self.snapshot() for shard in each.shards)
+        tails = [shard.capabilities for shard in shards if shard.model == model and shard.is_tail]
+        return next(filter(None, (tail.lack(sampling) for tail in tails)), "")
+
+    def draws(self, route: Route, sampling: SamplingParams) -> bool:
+        """Whether the last hop of `route` can draw by `sampling`."""
+        shard = self._shard(route.hops[-1], route)
+        return shard is not None and not shard.capabilities.lack(sampling)
 
     def route(
         self,
@@ -114,12 +133,14 @@ class Directory:
         avoid: Collection[NodeId] = (),
         fingerprint: str | None = None,
         keep: Collection[Hop] = (),
+        sampling: SamplingParams = PLAIN,
     ) -> Route | NoRoute:
         """Return the best route known now; one through `avoid` only where there is no other.
 
-        `keep` are hops that hold something of the generation that asks.
+        `keep` are hops that hold something of the generation that asks, which draws by `sampling`.
         """
-        find = partial(find_route, self.inventory(), model, chained=self._chained, keep=keep)
+        known = self.inventory(sampling)
+        find = partial(find_route, known, model, chained=self._chained, keep=keep)
         found = find(avoid, fingerprint)
         if isinstance(found, NoRoute) and avoid:
             found = find((), fingerprint)
@@ -127,9 +148,11 @@ class Directory:
             return found
         return replace(found, kv_cache=False)
 
-    def move(self, old: Route, length: int) -> tuple[Route, tuple[Taking, ...]] | None:
+    def move(
+        self, old: Route, length: int, sampling: SamplingParams = PLAIN
+    ) -> tuple[Route, tuple[Taking, ...]] | None:
         """Return where a session of `length` positions can move from the hops that drain."""
-        found = find_move(self.inventory(), old, length)
+        found = find_move(self.inventory(sampling), old, length)
         if found is None or (self._chained and not found[0].chain):
             return None
         return found
@@ -267,6 +290,14 @@ def _of_old(
         if layers.stop <= shard.layers_total
     )
     return undescribed(node, shards)
+
+
+def _able(node: NodeDescription, sampling: SamplingParams) -> NodeDescription:
+    """Leave out of a node's description what cannot draw by `sampling`."""
+    able = tuple(
+        shard for shard in node.shards if not (shard.is_tail and shard.capabilities.lack(sampling))
+    )
+    return node if len(able) == len(node.shards) else replace(node, shards=able)
 
 
 def undescribed(node: NodeId, shards: tuple[ShardDescription, ...]) -> NodeDescription:

@@ -24,7 +24,7 @@ from meshnet.core.generation.limits import AdmissionLimits, GenerationLimits
 from meshnet.core.generation.relocating import RelocatingGeneration
 from meshnet.core.generation.states import GenerationSpec
 from meshnet.core.generation.stopping import StopRules
-from meshnet.core.generation.transcript import Release
+from meshnet.core.generation.transcript import FailureCode, Release
 from meshnet.core.vocabulary import ModelId, NodeId, Route, SessionId
 from meshnet.head.admission_queue import AdmissionQueue
 from meshnet.head.admit import AdmissionRun
@@ -145,7 +145,7 @@ class Head:
         run = GenerationRun(
             self._machine(session, request, deadline_at, route, taken),
             session=session,
-            calls=self._calls,
+            calls=self._calls.drawing(request.sampling),
             places=self._keeper.places(session, self._model, self._room(request)),
             background=self._background,
             release=partial(self._release, request),
@@ -168,15 +168,16 @@ class Head:
         """Return the route that has room, and what it goes on from. Raises GenerationFailed."""
         admitted, taken = False, None
         try:
+            self._refuse_undrawable(request)
             async with self._queue.front(request.deadline_s):
-                taken = self._lingering.take(request.prefix_owner, request.prompt, self._clock())
+                taken = self._taken(request)
                 spec = AdmissionSpec(
                     session,
                     self._room(request),
                     deadline_at,
                     None if taken is None else taken.lingering.session,
                 )
-                route = await self._admission(spec, taken, seen).admit()
+                route = await self._admission(spec, request, taken, seen).admit()
             admitted = True
         except GenerationFailed as failed:
             seen.failed(failed.code.value)
@@ -191,10 +192,33 @@ class Head:
             taken = None
         return route, taken
 
+    def _refuse_undrawable(self, request: GenerationRequest) -> None:
+        """Raise GenerationFailed at once for what no last node here can do."""
+        if lack := self._directory.lack(self._model, request.sampling):
+            raise GenerationFailed(
+                FailureCode.NO_ROUTE,
+                f"no node that holds the last layers of {self._model} can {lack}: update them",
+            )
+
+    def _taken(self, request: GenerationRequest) -> Taken | None:
+        """Return the ended session to go on from, if its last hop can draw what is asked."""
+        taken = self._lingering.take(request.prefix_owner, request.prompt, self._clock())
+        if taken is not None and not self._directory.draws(taken.route, request.sampling):
+            self._lingering.put_back(taken)
+            return None
+        return taken
+
     def _admission(
-        self, spec: AdmissionSpec, taken: Taken | None, seen: Observation
+        self,
+        spec: AdmissionSpec,
+        request: GenerationRequest,
+        taken: Taken | None,
+        seen: Observation,
     ) -> AdmissionRun:
-        known = self._directory.route(self._model) if taken is None else taken.route
+        sampling = request.sampling
+        known = (
+            self._directory.route(self._model, sampling=sampling) if taken is None else taken.route
+        )
         machine = Admission(
             spec,
             known if isinstance(known, Route) else None,
@@ -203,7 +227,7 @@ class Head:
         )
         return AdmissionRun(
             machine,
-            calls=self._calls,
+            calls=self._calls.drawing(sampling),
             place_freed=self._queue.place_freed,
             give_back=self._hints.send,
             clock=self._clock,
@@ -222,7 +246,7 @@ class Head:
             session=session,
             prompt=request.prompt,
             sampling=request.sampling,
-            stop=StopRules(request.stop_ids, request.tokens_max),
+            stop=StopRules(request.stop_ids, request.tokens_max, len(request.sampling.forced)),
             deadline_at=deadline_at,
             reserved=route.kv_cache,
             trace=request.trace,
@@ -240,7 +264,9 @@ class Head:
 
     def _room(self, request: GenerationRequest) -> int:
         """Positions to reserve; a longer answer grows its sessions as it goes."""
-        return len(request.prompt) + min(request.tokens_max, self._limits.reserved_tokens_max)
+        forced = len(request.sampling.forced)
+        answer = min(request.tokens_max - forced, self._limits.reserved_tokens_max)
+        return len(request.prompt) + forced + answer
 
     def _release(self, request: GenerationRequest, release: Release) -> None:
         remains, linger_on = release.remains, frozenset[NodeId]()

@@ -54,7 +54,7 @@ TOY_MODEL = ModelId("toy")
 CHAIN = "chain"
 """What a layer holds, when it travels."""
 
-CACHING = Capabilities(kv_cache=True, multi_token=True, truncate=True, batch=True, moves=True)
+CACHING = Capabilities(True, True, truncate=True, batch=True, moves=True, forced=True)
 SUMMING = replace(CACHING, truncate=False, marks=MARKS_MAX)
 """Of layers whose states cannot be shortened, only put back."""
 
@@ -332,7 +332,8 @@ def draw(row: int, position: int, history: Sequence[int], sampling: SamplingPara
             score / sampling.temperature + _gumbel(mix(key, token))
             for token, score in enumerate(scores)
         ]
-    token = max(range(VOCABULARY), key=lambda candidate: (scores[candidate], -candidate))
+    forced = sampling.forced_at(position)
+    token = max(range(VOCABULARY), key=lambda each: (each == forced, scores[each], -each))
     if sampling.logprobs is None:
         return SampledToken(token)
     return _with_logprobs(token, raw, sampling.logprobs)
@@ -360,9 +361,8 @@ def _penalised(
         scores[token] -= sampling.presence_penalty + sampling.frequency_penalty * count
     for token, bias in sampling.logit_bias:
         scores[token] += bias
-    if position < sampling.banned_until:
-        for token in sampling.banned:
-            scores[token] = -math.inf
+    for token in sampling.banned if position < sampling.banned_until else ():
+        scores[token] = -math.inf
     return scores
 
 

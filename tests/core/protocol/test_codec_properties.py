@@ -63,9 +63,10 @@ def sampling() -> st.SearchStrategy[SamplingParams]:
         logit_bias=pairs.map(lambda biases: tuple(biases.items())),
         seed=st.integers(0, 2**64 - 1),
         logprobs=st.none() | st.integers(0, 20),
-        prompt_length=st.integers(0, 2**24),
+        prompt_length=st.integers(5, 2**24),
         banned=st.lists(IDS, max_size=5).map(tuple),
         banned_until=st.integers(0, 2**24),
+        forced=st.lists(IDS, max_size=5).map(tuple),
     )
 
 
@@ -187,7 +188,7 @@ VALUES = (
     | st.text(max_size=12)
 )
 HEADERS = st.lists(st.tuples(st.sampled_from(FIELDS), VALUES), max_size=6)
-WORDS = "tokens sampling tensors want_token name dtype shape temperature logit_bias banned"
+WORDS = "tokens sampling tensors want_token name dtype shape temperature logit_bias banned forced"
 WORDS += " text token_id logprob top_logprobs error reason layers model attempt shards"
 KEYS = st.sampled_from(WORDS.split())
 JSON_LIKE = st.recursive(

@@ -213,6 +213,11 @@ WRONG_META: list[tuple[bytes, str]] = [
     (b'{"tokens": [1], "sampling": {"logit_bias": {"x": 1}}}', "meta.sampling.logit_bias"),
     (b'{"tokens": [1], "sampling": {"logit_bias": {"5": 101}}}', "meta.sampling.logit_bias value"),
     (b'{"tokens": [1], "sampling": {"banned": [-1]}}', "meta.sampling.banned"),
+    (b'{"tokens": [1], "sampling": {"forced": [1]}}', "meta.sampling.len(forced)"),
+    (
+        b'{"tokens": [1], "sampling": {"forced": [2147483648], "prompt_length": 2}}',
+        "meta.sampling.forced",
+    ),
     (b'{"tokens": [1], "tensors": {}}', "meta.tensors"),
     (b'{"tensors": [{"name": "h", "dtype": "fp32"}]}', "meta.tensors[0].shape"),
     (b'{"tensors": [{"name": "h", "dtype": "fp99", "shape": [1, 1]}]}', "meta.tensors.dtype"),

@@ -25,12 +25,14 @@ class _Window:
 
     guesses: tuple[int, ...]
     first: int | None = None
+    told: bool = False
 
 
 class Drafter:
     """The guesses of one generation.
 
     `fixed` is how many a step has, and `windows` how many are on their way; None: as many as pay.
+    `told` ids are known to follow: they are sent first, as many as a step may have.
     """
 
     def __init__(
@@ -40,9 +42,11 @@ class Drafter:
         *,
         fixed: int | None,
         windows: int | None = None,
+        told: Sequence[int] = (),
     ) -> None:
         self._ids, self._stop_ids = ids, stop_ids
         self._fixed, self._windows = fixed, windows
+        self._told, self._told_from = told, len(ids)
         self._lookup: Lookup | None = None
         self._payoff = Payoff()
         self._seen: Guess | None = None
@@ -51,6 +55,11 @@ class Drafter:
 
     def guesses(self, most: int) -> tuple[int, ...]:
         """Say what may follow the last id: at most `most` ids, and nothing after a stop id."""
+        at = len(self._ids) - self._told_from
+        if at < len(self._told):
+            known = tuple(self._told[at : at + max(most, 0)])
+            self._open = deque([_Window(known, told=True)])
+            return known
         if self._lookup is None:
             self._lookup = Lookup(self._ids)
         self._lookup.grown()
@@ -66,7 +75,13 @@ class Drafter:
     def further(self, most: int, room: int) -> tuple[int, ...]:
         """Say what one more window would be, at most `most` ids; empty if it does not pay."""
         last = self._open[-1] if self._open else None
-        if last is None or not last.guesses or last.guesses[-1] in self._stop_ids or most < 1:
+        if (
+            last is None
+            or last.told
+            or not last.guesses
+            or last.guesses[-1] in self._stop_ids
+            or most < 1
+        ):
             return ()
         assert self._seen is not None, "there were guesses"
         length = len(self._open[0].guesses)
@@ -85,6 +100,8 @@ class Drafter:
         It took so long, of which each of `hops` worked for `work_s`.
         """
         window, seen = self._open.popleft(), self._seen
+        if window.told:
+            return
         alone = window.first is None
         if alone:
             self._payoff.saw_way(took_s, work_s, hops)

@@ -96,7 +96,7 @@ class Generation:
         encode_text: Callable[[str], tuple[int, ...]],
         jitter: Callable[[], float],
     ) -> None:
-        sampling = replace(spec.sampling, prompt_length=len(spec.prompt))
+        sampling = spec.sampling.after(len(spec.prompt))
         self._spec, self._encode_text = replace(spec, sampling=sampling), encode_text
         self._limits = limits
         use = CacheUse.CACHED if route.kv_cache else CacheUse.NONE

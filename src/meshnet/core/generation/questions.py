@@ -52,7 +52,11 @@ class Questions:
         self.filling_since = 0.0
         self._asked_at = 0.0
         self._drafter = Drafter(
-            sequence.ids, spec.stop.stop_ids, fixed=limits.drafts, windows=limits.windows
+            sequence.ids,
+            spec.stop.stop_ids,
+            fixed=limits.drafts,
+            windows=limits.windows,
+            told=spec.sampling.forced,
         )
         self._chains = limits.chains
         self._staged: Route | None = None

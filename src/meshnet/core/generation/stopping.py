@@ -17,6 +17,8 @@ from meshnet.core.generation.transcript import FinishReason
 class StopRules:
     stop_ids: frozenset[int]
     tokens_max: int
+    forced: int = 0
+    """The first so many tokens are told, not chosen: no stop id among them ends anything."""
 
     def __post_init__(self) -> None:
         if self.tokens_max < 1:
@@ -24,7 +26,7 @@ class StopRules:
 
     def after(self, token_id: int, *, generated: int) -> FinishReason | None:
         """Tell whether `token_id`, the `generated`-th token of the answer, is its last."""
-        if token_id in self.stop_ids:
+        if token_id in self.stop_ids and generated > self.forced:
             return FinishReason.STOP
         if generated >= self.tokens_max:
             return FinishReason.LENGTH

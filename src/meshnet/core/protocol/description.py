@@ -75,6 +75,7 @@ def _shard_values(shard: ShardDescription) -> dict[str, Any]:
             "batch": shard.capabilities.batch,
             "exact": shard.capabilities.exact,
             "moves": shard.capabilities.moves,
+            "forced": shard.capabilities.forced,
         },
         "kv_bytes": {
             "per_token": shard.kv_bytes.per_token,
@@ -165,6 +166,7 @@ def _capabilities(fields: Fields) -> Capabilities:
         batch=_told(fields, "batch"),
         exact=_told(fields, "exact"),
         moves=_told(fields, "moves"),
+        forced=_told(fields, "forced"),
     )
 
 

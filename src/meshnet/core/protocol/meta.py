@@ -24,6 +24,7 @@ from meshnet.core.protocol.limits import Limits
 from meshnet.core.vocabulary import (
     DRAFTS_MAX,
     LOGIT_BIAS_MAX,
+    POSITIONS_MAX,
     TOKEN_ID_MAX,
     BadField,
     Buffer,
@@ -144,6 +145,8 @@ def sampling_values(sampling: SamplingParams) -> dict[str, Any]:
         values["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
     if sampling.banned:
         values["banned"] = sampling.banned
+    if sampling.forced:
+        values["forced"] = sampling.forced
     return values
 
 
@@ -155,6 +158,8 @@ def read_sampling(fields: Fields) -> SamplingParams:
         values["logit_bias"] = _logit_bias(fields.object("logit_bias"))
     if fields.has("banned"):
         values["banned"] = fields.integers("banned", count_max=LOGIT_BIAS_MAX, high=TOKEN_ID_MAX)
+    if fields.has("forced"):
+        values["forced"] = fields.integers("forced", count_max=POSITIONS_MAX, high=TOKEN_ID_MAX)
     try:
         return SamplingParams(**values)
     except ValueError as error:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from meshnet.core.vocabulary.activations import DType
 from meshnet.core.vocabulary.capacity import Capacity
+from meshnet.core.vocabulary.drawing import SamplingParams
 from meshnet.core.vocabulary.identity import ModelId, NodeId, SessionId
 from meshnet.core.vocabulary.layers import LayerRange
 
@@ -26,6 +27,14 @@ class Capabilities:
     """A position's result is bitwise the same in every chunk, batch, refill and truncation."""
     moves: bool = False
     """Sessions can be taken over by a shard of equal arithmetic, cache and all."""
+    forced: bool = False
+    """As a tail it draws what it is told to (`SamplingParams.forced`)."""
+
+    def lack(self, sampling: SamplingParams) -> str:
+        """Say what of `sampling` a tail like this cannot do; empty if it can do all."""
+        if sampling.forced and not self.forced:
+            return "tell the log probabilities of a prompt"
+        return ""
 
     @property
     def shortens(self) -> bool:

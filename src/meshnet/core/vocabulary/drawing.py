@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,9 @@ class SamplingParams:
     banned: tuple[int, ...] = ()
     banned_until: int = 0
     """`banned` ids cannot be drawn for positions below `banned_until` (min_tokens, ignore_eos)."""
+    forced: tuple[int, ...] = ()
+    """What is drawn for the last positions before `prompt_length`, whatever the logits: so a tail
+    tells the log-probabilities of a prompt."""
 
     def __post_init__(self) -> None:
         _check("temperature", self.temperature, 0.0, 2.0)
@@ -38,11 +41,24 @@ class SamplingParams:
         _check("banned_until", self.banned_until, 0, POSITIONS_MAX)
         _check("len(logit_bias)", len(self.logit_bias), 0, LOGIT_BIAS_MAX)
         _check("len(banned)", len(self.banned), 0, LOGIT_BIAS_MAX)
+        _check("len(forced)", len(self.forced), 0, self.prompt_length)
+        if self.forced:
+            _check("forced token", min(self.forced), 0, TOKEN_ID_MAX)
+            _check("forced token", max(self.forced), 0, TOKEN_ID_MAX)
         for token, bias in self.logit_bias:
             _check("logit_bias token", token, 0, TOKEN_ID_MAX)
             _check("logit_bias value", bias, -100.0, 100.0)
         for token in self.banned:
             _check("banned token", token, 0, TOKEN_ID_MAX)
+
+    def after(self, length: int) -> SamplingParams:
+        """Return these for a prompt of `length` ids and those that are forced behind them."""
+        return replace(self, prompt_length=length + len(self.forced))
+
+    def forced_at(self, position: int) -> int | None:
+        """Return the id that is drawn for `position`; None where the logits decide."""
+        at = position - self.prompt_length + len(self.forced)
+        return self.forced[at] if 0 <= at < len(self.forced) else None
 
 
 LOGPROBS_MAX = 20
