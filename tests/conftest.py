@@ -6,10 +6,17 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Before torch is imported anywhere: threads of several processes that spin at their barriers on
 # the same cores cost minutes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The same examples in every run, however slow the machine is.
+settings.register_profile(
+    "meshnet", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("meshnet")
 
 
 @pytest.fixture(scope="session")
