@@ -25,13 +25,13 @@ def test_a_counter_only_grows_and_by_more_for_more_work():
     counter = array("q", [0])
     address = counter.buffer_info()[0]
 
-    counts = [0]
-    for times in (1_000, 3_000_000):
+    def added(times: int) -> int:
+        before = counter[0]
         timed(address, times)
-        counts.append(counter[0])
+        return counter[0] - before
 
-    first, second = counts[1] - counts[0], counts[2] - counts[1]
-    assert 0 < first < second
+    less = [added(1_000) for _ in range(20)]  # another process may run in the middle of some
+    assert 0 < min(less) < added(3_000_000)
 
 
 def test_a_count_goes_on_from_what_it_was():
