@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
 import signal
-import subprocess
-import sys
-import termios
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -189,70 +183,3 @@ def test_a_taken_port_is_told_before_anything_is_loaded(
     assert failed.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}" in failed.stderr
     assert "starting" not in failed.stderr
-
-
-class Terminal:
-    """A command on a pseudo-terminal; every wait is for text, and the suite's limit bounds it."""
-
-    def __init__(self, *arguments: str, cwd: Path) -> None:
-        self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "meshnet", *arguments],
-            stdin=slave, stdout=slave, stderr=slave, cwd=cwd, start_new_session=True,
-            # The terminal turns Ctrl-C into SIGINT for its foreground process group only.
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )  # fmt: skip
-        os.close(slave)
-        self.seen = ""
-
-    def wait_for(self, *wanted: str) -> None:
-        """Read until one of them was seen since something was typed last."""
-        while not any(text in self.seen for text in wanted):
-            self.read()
-
-    def read(self) -> str:
-        got = os.read(self._master, 4096).decode(errors="replace")
-        self.seen += got
-        return got
-
-    def type(self, keys: str) -> None:
-        self.seen = ""
-        os.write(self._master, keys.encode())
-
-    def close(self) -> int:
-        code = self.process.wait(timeout=60)
-        os.close(self._master)
-        return code
-
-
-def test_ctrl_c_stops_the_answer_and_not_the_chat(mesh: MeshnetProcess, tmp_path: Path):
-    """The tiny model answers with 400 tokens, and the first one is enough to stop it.
-
-    On a busy machine the answer may be over before Ctrl-C comes: then it is asked for again.
-    """
-    terminal = Terminal(
-        "chat", "--url", mesh.url, "--max-tokens", "400", "--temperature", "0", cwd=tmp_path
-    )
-    terminal.wait_for("> ")
-
-    while "[stopped]" not in terminal.seen:
-        terminal.type("/reset\n")
-        terminal.wait_for("> ")
-        terminal.type("hello there\n")
-        terminal.wait_for("hello there\r\n")
-        terminal.read()
-        terminal.type("\x03")
-        terminal.wait_for("[stopped]", "Ctrl-D leaves")
-        terminal.wait_for("> ")
-    terminal.type("/quit\n")
-
-    assert terminal.close() == 0
-    # The gateway notices the closed connection at the next token.
-    while metric(mesh, 'meshnet_generations_total{outcome="cancelled"}') != 1.0:
-        pass
-
-
-def metric(mesh: MeshnetProcess, name: str) -> float:
-    with urllib.request.urlopen(f"{mesh.url}/metrics") as scraped:
-        lines = scraped.read().decode().splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
