@@ -16,6 +16,7 @@ import pytest
 from aiohttp import WSMsgType
 from tests.core.protocol.test_frames import mutated
 from tests.wire.echoing import LIMITS, EchoService, decode, serving
+from tests.wire.skipping import skipping
 from tests.wire.test_streams import ANSWER, Streaming
 
 from meshnet.core.protocol.frames import (
@@ -29,7 +30,7 @@ from meshnet.core.protocol.frames_replies import decode_answer
 from meshnet.core.protocol.messages import Code, Refusal
 from meshnet.core.vocabulary import SessionId
 
-S = SessionId("s")
+S, IDLE_S = SessionId("s"), 5.0
 STEP = encode_step(7, decode())
 
 
@@ -274,11 +275,12 @@ async def test_a_ping_is_answered_while_a_step_runs():
 async def test_a_stream_that_nobody_uses_is_closed_and_its_session_unpinned(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("meshnet.wire.stream_bounds.IDLE_S", 0.1)
-    service = Streaming()
+    monkeypatch.setattr("meshnet.wire.stream_bounds.IDLE_S", IDLE_S)
+    service, skip = Streaming(), skipping()
     async with serving(service) as url, peer(url) as stream:
         await stream.send_bytes(STEP)
         answer = await received(stream)
+        skip(IDLE_S)
         end = await received(stream)
         async with asyncio.timeout(20):
             await service.unpinned.wait()
@@ -290,8 +292,8 @@ async def test_a_stream_that_nobody_uses_is_closed_and_its_session_unpinned(
 async def test_a_stream_whose_step_runs_is_in_use_however_long_it_takes(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("meshnet.wire.stream_bounds.IDLE_S", 0.05)
-    service = Streaming(go_on=asyncio.Event())
+    monkeypatch.setattr("meshnet.wire.stream_bounds.IDLE_S", IDLE_S)
+    service, skip = Streaming(go_on=asyncio.Event()), skipping()
     async with serving(service) as url, peer(url) as stream:
         await stream.send_bytes(STEP)
         async with asyncio.timeout(20):
@@ -299,6 +301,7 @@ async def test_a_stream_whose_step_runs_is_in_use_however_long_it_takes(
         ends = []
         for _ in range(2):  # each of them idle for the time, one after the other
             async with peer(url, "/sessions/t/stream") as idle:
+                skip(IDLE_S)
                 ends.append((await received(idle)).type)
         assert service.go_on is not None
         service.go_on.set()

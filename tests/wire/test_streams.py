@@ -18,6 +18,7 @@ from tests.wire.echoing import (
     decode,
     serving,
 )
+from tests.wire.skipping import skipping
 
 from meshnet.core.protocol.messages import (
     ActivationReply,
@@ -262,11 +263,12 @@ async def lost(hops: HttpHopClient, timeout_s: float = 10) -> bool:
 async def test_a_stream_that_the_node_closed_for_idleness_costs_no_step(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("meshnet.wire.stream_bounds.IDLE_S", 0.1)
-    service = Streaming()
+    monkeypatch.setattr("meshnet.wire.stream_bounds.IDLE_S", 5.0)
+    service, skip = Streaming(), skipping()
     async with talking(service) as hops:
         await hops.forward(NODE, decode(), timeout_s=10)
         (stream,) = streams_of(hops)._streams.values()
+        skip(5.0)
         async with asyncio.timeout(20):
             await stream._over
 
