@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -19,6 +20,10 @@ from transformers import AutoTokenizer
 
 ANSWER_DEADLINE_S = 240.0
 POLL_S = 0.05
+NARROW = [(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)]
+"""With these options, and tokens as WIDE as can be, a stream is never far ahead of its reader: the
+gateway generates no further than its client reads, but for what fits between their sockets."""
+WIDE: dict[str, Any] = {"logprobs": True, "top_logprobs": 20}
 
 
 @dataclass
@@ -79,13 +84,15 @@ def body_of(prompt: str, tokens: int, **fields: Any) -> dict[str, Any]:
 async def streamed(
     url: str, prompt: str, tokens: int, *, seen: Callable[[int], None] = lambda count: None
 ) -> Told:
-    """Stream one greedy chat; `seen` is told of every token, by its number from 1."""
+    """Stream one greedy chat; `seen` is told of every token, by its number from 1.
+
+    While it is told of one in the first half of 240 or more, the chat is under way.
+    """
     told = Told()
-    body = body_of(
-        prompt, tokens, stream=True, logprobs=True, stream_options={"include_usage": True}
-    )
+    body = body_of(prompt, tokens, stream=True, stream_options={"include_usage": True}, **WIDE)
+    narrow = httpx2.AsyncHTTPTransport(socket_options=NARROW)
     async with (
-        httpx2.AsyncClient(timeout=ANSWER_DEADLINE_S) as client,
+        httpx2.AsyncClient(timeout=ANSWER_DEADLINE_S, transport=narrow) as client,
         client.stream("POST", f"{url}/v1/chat/completions", json=body) as response,
     ):
         assert response.status_code == 200, await response.aread()

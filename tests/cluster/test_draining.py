@@ -106,9 +106,12 @@ async def test_four_chats_move_from_a_node_that_drains_and_it_leaves(tiny_model_
         assert 1 <= moves <= len(PROMPTS)
         (victim,) = left
         assert mesh.nodes[victim].ended() == 0
-        lines = [line for line in mesh.nodes[4 - victim].told() if "session_taken" in line]
-        assert len(lines) == moves
-        for line in lines:
+
+        def taken() -> list[str]:
+            return [line for line in mesh.nodes[4 - victim].told() if "session_taken" in line]
+
+        await until(lambda: len(taken()) == moves, "the log tells of every move")
+        for line in taken():
             print(re.sub(r"\x1b\[[0-9;]*m", "", line).strip())
         print(f"worst gap between two tokens: {max(each.worst_gap_s for each in told):.3f} s")
 

@@ -16,7 +16,6 @@ from tools.kill_bench import measure
 
 PROMPT = "Tell me of the fox and the lazy dog."
 TOKENS = 240
-TRIES = 5
 
 
 @pytest.fixture(scope="module")
@@ -53,28 +52,21 @@ def test_the_nodes_of_up_know_each_other_and_hand_their_steps_on(mesh: MeshnetPr
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["head", "middle", "tail"])
 async def test_a_stream_survives_the_death_of_a_node(mesh: MeshnetProcess, calm: Told, place: int):
     """Pits A13, A78 and A80."""
-    tokens_drawn = random.Random(place)
-    for _ in range(TRIES):
-        at = tokens_drawn.randrange(5, TOKENS // 2)
+    at = random.Random(place).randrange(5, TOKENS // 2)
 
-        told, refills = await told_with_kill(mesh, place, at)
+    told, refills = await told_with_kill(mesh, place, at)
 
-        assert told.errors == []
-        assert told.tokens == calm.tokens
-        assert told.text == calm.text
-        assert (told.finishes, told.ended) == (["length"], 1)
-        assert told.usages == calm.usages
-        if refills:
-            print(f"killed at token {at}; worst gap {told.worst_gap_s:.2f} s")
-            return
-    raise AssertionError("the mesh was always done before its client read half of the answer")
+    assert told.errors == []
+    assert told.tokens == calm.tokens
+    assert told.text == calm.text
+    assert (told.finishes, told.ended) == (["length"], 1)
+    assert told.usages == calm.usages
+    assert refills > 0
+    print(f"killed at token {at}; worst gap {told.worst_gap_s:.2f} s")
 
 
 async def told_with_kill(mesh: MeshnetProcess, place: int, at: int) -> tuple[Told, int]:
-    """Stream, kill a node when token `at` is read; return the answer and how many refills it took.
-
-    There is none if the whole answer was on its way already when the client read that far.
-    """
+    """Kill a node when token `at` is read; return the answer and how many refills it took."""
     victim = get(f"{mesh.url}/mesh")["nodes"][place]
     before = refills_of(mesh)
 
