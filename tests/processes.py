@@ -119,7 +119,7 @@ class MeshnetProcess:
             self._child.send_signal(signal.SIGCONT)
             self._child.terminate()
             try:
-                self._child.wait(timeout=20)
+                self._child.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 self._child.kill()
         code = self._child.wait(timeout=30)
@@ -132,7 +132,7 @@ class MeshnetProcess:
 
     def ended(self) -> int:
         """Wait until it ends by itself, and return how."""
-        return self._child.wait(timeout=60)
+        return self._child.wait(timeout=120)
 
     def told(self) -> list[str]:
         """Every line of its log so far; whole lines only."""

@@ -28,7 +28,7 @@ KILL, ASK, STOP, CONTINUE = signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP, sign
 START_DEADLINE_S = 300.0
 """Many processes start at once here, and some compile first."""
 READY_DEADLINE_S = 120.0
-LOOK_DEADLINE_S = 5.0
+LOOK_DEADLINE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)

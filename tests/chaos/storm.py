@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from tests.chaos.chats import Answer, Ask, Leaving, Verdict, judge, stream
 from tests.chaos.fault_proxy import CLEAR, Link, Weather
-from tests.chaos.lab import ASK, CONTINUE, KILL, STOP, Lab
+from tests.chaos.lab import ASK, CONTINUE, KILL, READY_DEADLINE_S, STOP, Lab
 from tests.chaos.schedule import OF_LINKS, Event, Fault
 from tests.cluster.api import Told
 
@@ -303,7 +303,8 @@ class Storm:
             told = await self.lab.node(node)
             return bool(told["sessions"] == 0 and told["kv_bytes"] == 0)
 
-        await self.lab.until(is_empty, f"{node} holds nothing", 2 * self.lab.mesh.session_ttl_s)
+        deadline_s = self.lab.mesh.session_ttl_s + READY_DEADLINE_S
+        await self.lab.until(is_empty, f"{node} holds nothing", deadline_s)
 
     async def _check(self, holds: Awaitable[None]) -> None:
         try:

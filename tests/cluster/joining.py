@@ -96,7 +96,7 @@ def free_port() -> int:
 
 @contextmanager
 def joining_mesh(
-    model: Path, directory: Path, *, nodes_min: int = 2, lease_s: int = 8
+    model: Path, directory: Path, *, nodes_min: int = 2, lease_s: int = 60
 ) -> Iterator[JoiningMesh]:
     mesh = JoiningMesh(model, directory, nodes_min, lease_s)
     try:

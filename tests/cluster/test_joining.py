@@ -63,7 +63,7 @@ async def test_a_killed_node_leaves_and_a_spare_is_told_its_layers(
     tiny_model_dir: Path, tmp_path: Path
 ):
     """Pit A85: nobody asked the dead node to leave."""
-    with joining_mesh(tiny_model_dir, tmp_path, nodes_min=3) as mesh:
+    with joining_mesh(tiny_model_dir, tmp_path, nodes_min=3, lease_s=15) as mesh:
         mesh.serve()
         nodes = [mesh.node(), mesh.node()]
         own = mesh.node(0, "--layers", "0-2", "--model", str(tiny_model_dir))

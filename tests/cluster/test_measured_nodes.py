@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import httpx2
+from tests.cluster.api import until
 from tests.processes import command, gateway, meshnet, nodes
 
 from meshnet.cli.machine import machine_id
@@ -20,7 +21,9 @@ def capacity(url: str) -> Capacity:
     return told
 
 
-def test_a_node_tells_its_speed_and_the_ways_to_its_peers(tiny_model_dir: Path, tmp_path: Path):
+async def test_a_node_tells_its_speed_and_the_ways_to_its_peers(
+    tiny_model_dir: Path, tmp_path: Path
+):
     cache = {"MESHNET_CACHE_DIR": str(tmp_path), "MESHNET_MEASURE": "1"}
     arguments = ("node", "--model", str(tiny_model_dir), "--layers", "0-2", "--port", "0")
 
@@ -28,9 +31,8 @@ def test_a_node_tells_its_speed_and_the_ways_to_its_peers(tiny_model_dir: Path, 
         nodes(tiny_model_dir, ["2-4"], MESHNET_CACHE_DIR=str(tmp_path)) as (other,),
         meshnet(*arguments, "--peer", other.url, "--json-ready", **cache) as node,
     ):
+        await until(lambda: bool(capacity(node.url).links), "the ways to its peers are known")
         told = capacity(node.url)
-        while not told.links:
-            told = capacity(node.url)
 
     (speed,) = told.speeds
     assert (told.machine, told.threads) == (machine_id(), 1)

@@ -17,7 +17,7 @@ from tests.processes import MeshnetProcess
 
 PROMPT = "Who goes there?"
 LONG = 460
-END_DEADLINE_S = 20.0
+END_DEADLINE_S = 60.0
 
 
 def alive(process: psutil.Process) -> bool:
