@@ -39,7 +39,7 @@ async def test_a_request_id_is_in_the_answer_and_in_the_log_of_every_hop(
         room = {"MESHNET_KV_MAX_BYTES": "2048"} if fails else {}
         serving = stack.enter_context(nodes(tiny_model_dir, ["0-2", "2-4"], **EVENTS, **room))
         urls = [node.url for node in serving]
-        head = stack.enter_context(gateway(tiny_model_dir, urls, **EVENTS))
+        head = stack.enter_context(gateway(tiny_model_dir, urls, MESHNET_DRAFTS="off", **EVENTS))
         async with httpx2.AsyncClient(timeout=120) as client:
             response = await client.post(
                 f"{head.url}/v1/chat/completions",
