@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
-.PHONY: help setup demo test test-chaos check slow bench peers docs families clean
+.PHONY: help setup demo test test-chaos test-etcd check slow bench peers docs families clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -35,6 +35,9 @@ check: setup ## Format, lint, types, import layers, spelling
 
 test: setup ## Run the test suite, JOBS=2 tests at a time
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
+
+test-etcd: setup ## Run what needs etcd: three members, lost leaders, the page's commands; minutes
+	@$(BIN)/python -m pytest -q -m etcd
 
 test-chaos: setup ## Storms of faults over real processes in network namespaces; an hour and less
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tools.chaos --events 51 --out benchmarks/results

@@ -1,6 +1,7 @@
 """What the mesh asks of a registry, whoever keeps it.
 
-Two keep one: the gateway's own file (sqlite.py), and another gateway over HTTP (http_client.py).
+Three keep one: the gateway's own file (sqlite.py), another gateway over HTTP (http_client.py),
+and an etcd (etcd.py).
 
 Invariants, which tests/mesh/registry_conformance.py holds against each of them
     * a member leaves when nobody announced it for its `ttl_s`, and not before;
@@ -39,7 +40,7 @@ class RegistryRefused(MeshnetError):
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """A member, and for how long it stays one unless it is announced again."""
+    """A member, and for how long at most it stays one unless it is announced again."""
 
     member: Member
     left_s: float
