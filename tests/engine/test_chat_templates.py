@@ -10,7 +10,7 @@ import pytest
 from tests.engine.tokenizers import saved
 from tests.models import byte_level_tokenizer
 
-from meshnet.core.vocabulary import ModelId, NoTemplate, TemplateError
+from meshnet.core.vocabulary import ModelId, NoTemplate, TemplateError, ToolCall
 from meshnet.engine.text import HFText
 
 USER = [{"role": "user", "content": "hi"}]
@@ -144,3 +144,19 @@ def test_a_tokenizer_class_that_transformers_must_choose_reads_the_same(
     chosen = HFText.load(copy, ModelId("m"))
 
     assert chosen.render_chat(USER, {}) == plain.render_chat(USER, {})
+
+
+def test_tools_reach_a_template_and_their_calls_are_read_by_its_style(tmp_path: Path) -> None:
+    template = "{% for tool in tools or [] %}{{ tool.function.name }};{% endfor %}<tool_call>"
+    text = with_template(template, tmp_path)
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+
+    prompt = text.render_chat(USER, {}, tools)
+    speech = text.speech(prompt, tools, thoughts=True)
+
+    assert text.decode(prompt, skip_special=False) == "look;<tool_call>"
+    assert text.render_chat(USER, {}) == text.encode("<tool_call>", special=False)
+    assert text.calls_tools
+    assert speech is not None
+    said = speech.feed('<tool_call>{"name": "look"}</tool_call>')
+    assert said == [ToolCall("look", "{}")]

@@ -23,6 +23,7 @@ from tokenizers import Tokenizer
 from meshnet.core.vocabulary import ModelError, ModelId, NoTemplate, TemplateError, TextTooLong
 from meshnet.engine.context import UNLIMITED_CONTEXT, stated_context
 from meshnet.engine.decoding import Pieces, StreamDecoder
+from meshnet.engine.speech import Speech, Style
 from meshnet.engine.templates import rendered
 
 _PIECE_CHARACTERS = 64 * 1024
@@ -44,6 +45,7 @@ _OWN_ARGUMENTS = frozenset(
         "sanitize_control_tokens",
         "tokenizer_kwargs",
         "messages",
+        "tools",
     )
 )
 
@@ -80,6 +82,8 @@ class HFText:
         self._backend.no_truncation()
         self._backend.no_padding()
         self._pieces = Pieces(self._backend)
+        template = getattr(tokenizer, "response_template", None)
+        self._style = Style(str(tokenizer.chat_template or ""), template)
 
     @classmethod
     def load(cls, path: Path, model: ModelId) -> HFText:
@@ -102,6 +106,20 @@ class HFText:
             ),
             generation_defaults=_defaults(generation),
         )
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether calls of tools can be told from the text of this model."""
+        return self._style.calls_tools
+
+    def speech(
+        self, prompt: Sequence[int], tools: Sequence[dict[str, Any]], *, thoughts: bool
+    ) -> Speech | None:
+        """Return what parts an answer to `prompt`; None where all of it is text.
+
+        It reads text with its special tokens.
+        """
+        return self._style.speech(self.decode(prompt, skip_special=False), tools, thoughts=thoughts)
 
     @property
     def has_template(self) -> bool:
@@ -135,7 +153,10 @@ class HFText:
                 raise TextTooLong(tokens // 2, self.context_length)
 
     def render_chat(
-        self, messages: Sequence[Mapping[str, Any]], template_kwargs: Mapping[str, Any]
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        template_kwargs: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
         """Prompt ids of a chat, up to where the assistant's next answer begins.
 
@@ -153,7 +174,11 @@ class HFText:
         conversation = [_plain(message) for message in messages]
         text = rendered(
             lambda: self._tokenizer.apply_chat_template(
-                conversation, tokenize=False, add_generation_prompt=True, **template_kwargs
+                conversation,
+                tools=[dict(tool) for tool in tools] or None,
+                tokenize=False,
+                add_generation_prompt=True,
+                **template_kwargs,
             )
         )
         return self.encode(text, special=False)

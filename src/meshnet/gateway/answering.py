@@ -13,7 +13,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Protocol
 
@@ -29,6 +29,7 @@ from meshnet.gateway.planning import Choices, Plan
 from meshnet.gateway.ports import Ambient, Generator, TextModel
 from meshnet.gateway.requests import ChatRequest, CompletionRequest, Delivery
 from meshnet.gateway.settings import GatewaySettings
+from meshnet.gateway.speaking import Parting, parted
 from meshnet.head import GenerationFailed
 
 DEFAULT_MODEL = "default"
@@ -99,12 +100,16 @@ class Form(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request that will be served: for each prompt, one plan per choice."""
+    """A request that will be served: for each prompt, one plan per choice.
+
+    `parting`: how the answers' text is parted; None: it is told as it is.
+    """
 
     plans: tuple[tuple[Plan, ...], ...]
     form: Form
     delivery: Delivery
     ignored: tuple[str, ...]
+    parting: Parting | None = None
 
 
 def envelope(service: Service, prefix: str) -> dict[str, Any]:
@@ -168,7 +173,7 @@ async def _chunks(service: Service, job: Job) -> AsyncGenerator[Mapping[str, Any
     usage = Usage()
     for choice, plan in enumerate(chain(*job.plans)):
         first = True
-        async with aclosing(pieces(service.generator, service.text, plan)) as parts:
+        async with aclosing(_pieces(service, job, plan)) as parts:
             async for piece in parts:
                 for chunk in job.form.chunks(choice, piece, first=first):
                     yield chunk | unused
@@ -183,7 +188,7 @@ async def _whole(service: Service, job: Job) -> dict[str, Any] | ApiError:
     usage = Usage()
     try:
         for choice, plan in enumerate(chain(*job.plans)):
-            parts = [piece async for piece in pieces(service.generator, service.text, plan)]
+            parts = [piece async for piece in _pieces(service, job, plan)]
             answers.append(_joined(parts))
             usage.add(plan, parts[-1], shared=choice % len(job.plans[0]) > 0)
     except GenerationFailed as failure:
@@ -191,13 +196,19 @@ async def _whole(service: Service, job: Job) -> dict[str, Any] | ApiError:
     return job.form.whole(answers) | {"usage": usage.told()}
 
 
+def _pieces(service: Service, job: Job, plan: Plan) -> AsyncGenerator[Piece, None]:
+    plain = job.parting is None
+    told = pieces(service.generator, service.text, plan, skip_special=plain)
+    return told if job.parting is None else parted(told, job.parting)
+
+
 def _joined(parts: Sequence[Piece]) -> Piece:
-    return Piece(
+    return replace(
+        parts[-1],
         text="".join(piece.text for piece in parts),
+        thought="".join(piece.thought for piece in parts),
+        calls=tuple(call for piece in parts for call in piece.calls),
         tokens=tuple(placed for piece in parts for placed in piece.tokens),
-        completion_tokens=parts[-1].completion_tokens,
-        finish=parts[-1].finish,
-        cached_tokens=parts[-1].cached_tokens,
     )
 
 
@@ -205,11 +216,13 @@ class Usage:
     """Tokens of a whole request: each prompt counts once, every answer counts."""
 
     def __init__(self) -> None:
-        self.prompt_tokens = self.completion_tokens = self.cached_tokens = 0
+        self.prompt_tokens = self.completion_tokens = 0
+        self.cached_tokens = self.thought_tokens = 0
 
     def add(self, plan: Plan, last: Piece, *, shared: bool) -> None:
         """Count an answer that ended with `last`; `shared`: not the first of its prompt."""
         self.completion_tokens += last.completion_tokens
+        self.thought_tokens += last.thought_tokens
         if not shared:
             self.prompt_tokens += plan.prompt_tokens
             self.cached_tokens += last.cached_tokens
@@ -220,7 +233,7 @@ class Usage:
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-            "completion_tokens_details": {"reasoning_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": self.thought_tokens},
         }
 
 

@@ -17,7 +17,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from meshnet.core.generation.transcript import FailureCode, FinishReason
-from meshnet.core.vocabulary import SampledToken
+from meshnet.core.vocabulary import SampledToken, ToolCall
 from meshnet.gateway.planning import Plan
 from meshnet.gateway.ports import Generator, StreamDecoder, TextModel
 from meshnet.gateway.stopping import StopFilter
@@ -35,6 +35,15 @@ class PlacedToken:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """The call of a tool, the `index`-th of its answer."""
+
+    index: int
+    call_id: str
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """What may be shown now. The last piece of an answer has a finish reason."""
 
@@ -44,6 +53,12 @@ class Piece:
     finish: FinishReason | None = None
     cached_tokens: int = 0
     """Of the prompt: what an earlier session held of it."""
+    thought: str = ""
+    calls: tuple[Call, ...] = ()
+    called: bool = False
+    """With the finish reason: the answer holds a call."""
+    thought_tokens: int = 0
+    """Of the completion's, those of thoughts."""
 
 
 class Assembly:
@@ -112,7 +127,9 @@ class Assembly:
         return Piece(text, tuple(placed), self._count, finish)
 
 
-async def pieces(generator: Generator, text: TextModel, plan: Plan) -> AsyncGenerator[Piece, None]:
+async def pieces(
+    generator: Generator, text: TextModel, plan: Plan, *, skip_special: bool = True
+) -> AsyncGenerator[Piece, None]:
     """Generate and give out what may be shown, the last piece with its finish reason.
 
     Closing it closes the generation, and so does a stop string, before its piece is given out.
@@ -120,7 +137,7 @@ async def pieces(generator: Generator, text: TextModel, plan: Plan) -> AsyncGene
     """
     request, to_echo = plan.request, deque(plan.forced)
     assembly = Assembly(
-        text.decoder(),
+        text.decoder(skip_special=skip_special),
         stops=plan.stops,
         stop_ids=frozenset() if request is None else request.stop_ids,
         tells_stop_ids=bool(to_echo),

@@ -8,20 +8,21 @@ role comes once; it overwrites usage and fingerprint by each chunk, so usage com
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from meshnet.core.generation.transcript import FinishReason
 from meshnet.core.vocabulary import NoTemplate, TemplateError, TextTooLong
 from meshnet.gateway.answering import Asker, Job, Service, envelope
-from meshnet.gateway.assembly import Piece, PlacedToken
-from meshnet.gateway.errors import ApiError, invalid
+from meshnet.gateway.assembly import Call, Piece, PlacedToken
+from meshnet.gateway.errors import ApiError, invalid, unsupported
 from meshnet.gateway.fields import read_json_object
 from meshnet.gateway.logprobs import chat_logprobs
 from meshnet.gateway.planning import plans, too_long
-from meshnet.gateway.ports import TextModel
-from meshnet.gateway.requests import read_chat
+from meshnet.gateway.ports import Speech, TextModel
+from meshnet.gateway.requests import ChatRequest, read_chat
+from meshnet.gateway.speaking import Parting
+from meshnet.gateway.tools import Tools
 
 
 def prepare_chat(service: Service, body: bytes, asker: Asker) -> Job:
@@ -31,20 +32,35 @@ def prepare_chat(service: Service, body: bytes, asker: Asker) -> Job:
     service.check_model(asked.model)
     choices = service.choices(asked, asker, where="messages")
     try:
-        prompt = rendered(text, asked.messages, asked.template_kwargs)
+        prompt = rendered(text, asked.messages, asked.template_kwargs, asked.tools)
     except TextTooLong as error:
         raise too_long(error, text, choices) from None
     planned = plans(prompt, text, choices)
     form = ChatForm(envelope(service, "chatcmpl"), text, asked.sampling.logprobs)
-    return Job((planned,), form, asked.delivery, asked.ignored)
+    parting = _parting(service, asked, prompt)
+    return Job((planned,), form, asked.delivery, asked.ignored, parting)
+
+
+def _parting(service: Service, asked: ChatRequest, prompt: list[int]) -> Parting | None:
+    def begin() -> Speech | None:
+        return service.text.speech(prompt, asked.tools.listed, thoughts=asked.thoughts)
+
+    if begin() is None:
+        return None
+    return Parting(cast(Callable[[], Speech], begin), service.ambient.new_id, asked.tools.parallel)
 
 
 def rendered(
-    text: TextModel, messages: Sequence[dict[str, Any]], template_kwargs: Mapping[str, Any]
+    text: TextModel,
+    messages: Sequence[dict[str, Any]],
+    template_kwargs: Mapping[str, Any],
+    tools: Tools,
 ) -> list[int]:
     """Prompt ids of a chat. Raises ApiError, or TextTooLong."""
+    if tools.listed and not text.calls_tools:
+        raise unsupported("tools", "this model's chat template shows no form of calls we can read")
     try:
-        return text.render_chat(list(messages), dict(template_kwargs))
+        return text.render_chat(list(messages), dict(template_kwargs), tools.listed)
     except NoTemplate:
         raise ApiError(
             400,
@@ -67,10 +83,19 @@ class ChatForm:
     def chunks(self, choice: int, piece: Piece, *, first: bool) -> Iterator[dict[str, Any]]:
         if first:
             yield self._chunk(choice, {"role": "assistant", "content": ""})
-        if piece.text or (piece.tokens and self.top is not None):
-            yield self._chunk(choice, {"content": piece.text}, tokens=piece.tokens)
+        deltas = [{"reasoning_content": piece.thought, "reasoning": piece.thought}]
+        deltas = deltas if piece.thought else []
+        if piece.text or (piece.tokens and self.top is not None and not deltas):
+            deltas.append({"content": piece.text})
+        for place, delta in enumerate(deltas):
+            yield self._chunk(choice, delta, tokens=() if place else piece.tokens)
+        for call in piece.calls:
+            begun = _call(call, "") | {"index": call.index}
+            yield self._chunk(choice, {"tool_calls": [begun]})
+            rest = {"index": call.index, "function": {"arguments": call.call.arguments}}
+            yield self._chunk(choice, {"tool_calls": [rest]})
         if piece.finish is not None:
-            yield self._chunk(choice, {}, finish=piece.finish)
+            yield self._chunk(choice, {}, finish=_finish(piece))
 
     def usage_chunk(self) -> dict[str, Any]:
         return self._head("chat.completion.chunk") | {"choices": []}
@@ -81,11 +106,17 @@ class ChatForm:
         }
 
     def _choice(self, index: int, piece: Piece) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": piece.text, "refusal": None}
+        if piece.thought:
+            message |= {"reasoning_content": piece.thought, "reasoning": piece.thought}
+        if piece.calls:
+            message["content"] = piece.text or None
+            message["tool_calls"] = [_call(call, call.call.arguments) for call in piece.calls]
         return {
             "index": index,
-            "message": {"role": "assistant", "content": piece.text, "refusal": None},
+            "message": message,
             "logprobs": self._logprobs(piece.tokens),
-            "finish_reason": _name(piece.finish),
+            "finish_reason": _finish(piece),
         }
 
     def _chunk(
@@ -94,13 +125,13 @@ class ChatForm:
         delta: dict[str, Any],
         *,
         tokens: Sequence[PlacedToken] = (),
-        finish: FinishReason | None = None,
+        finish: str | None = None,
     ) -> dict[str, Any]:
         told = {
             "index": choice,
             "delta": delta,
             "logprobs": self._logprobs(tokens) if tokens else None,
-            "finish_reason": _name(finish),
+            "finish_reason": finish,
         }
         return self._head("chat.completion.chunk") | {"choices": [told]}
 
@@ -111,5 +142,12 @@ class ChatForm:
         return {"object": kind} | self.envelope
 
 
-def _name(finish: FinishReason | None) -> str | None:
-    return None if finish is None else finish.value
+def _call(call: Call, arguments: str) -> dict[str, Any]:
+    function = {"name": call.call.name, "arguments": arguments}
+    return {"id": call.call_id, "type": "function", "function": function}
+
+
+def _finish(piece: Piece) -> str | None:
+    if piece.finish is None:
+        return None
+    return "tool_calls" if piece.called else piece.finish.value

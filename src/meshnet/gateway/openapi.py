@@ -109,11 +109,34 @@ _TEMPLATE: Schema = {
 }
 
 
+_TOOL: Schema = {
+    "type": "object",
+    "required": ["type", "function"],
+    "properties": {
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "required": ["name"],
+            "properties": {
+                "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"},
+                "description": _TEXT_OR_NULL,
+                "parameters": {"type": ["object", "null"]},
+            },
+        },
+    },
+    "description": "Only for models whose chat template knows tools; names differ.",
+}
+
+
 def chat_fields(limits: ApiLimits) -> Schema:
     return (
         _shared(limits)
         | {
             "messages": messages(limits),
+            "tools": {"type": ["array", "null"], "maxItems": limits.tools, "items": _TOOL},
+            "tool_choice": {"enum": ["none", "auto", None]},
+            "parallel_tool_calls": _BOOLEAN,
+            "separate_reasoning": _BOOLEAN,
             "logprobs": _BOOLEAN,
             "top_logprobs": _integer(0, limits.top_logprobs)
             | {"description": "Only with logprobs: true."},

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from meshnet.core.vocabulary import ModelId
+from meshnet.core.vocabulary import ModelId, Said
 from meshnet.head import FinishEvent, GenerationRequest, TokenEvent
 
 
@@ -31,6 +31,14 @@ class StreamDecoder(Protocol):
     def push(self, token_id: int) -> str: ...
 
     def flush(self) -> str: ...
+
+
+class Speech(Protocol):
+    """Parts the text of one answer, special tokens and all: answer, thoughts, calls of tools."""
+
+    def feed(self, text: str) -> list[Said]: ...
+
+    def end(self) -> list[Said]: ...
 
 
 class GenerationDefaults(Protocol):
@@ -69,14 +77,28 @@ class TextModel(Protocol):
         ...
 
     def render_chat(
-        self, messages: list[dict[str, Any]], template_kwargs: dict[str, Any]
+        self,
+        messages: list[dict[str, Any]],
+        template_kwargs: dict[str, Any],
+        tools: Sequence[dict[str, Any]] = (),
     ) -> list[int]:
         """Prompt ids of a chat. Raises TemplateError, or NoTemplate."""
         ...
 
     def decode(self, ids: Sequence[int], *, skip_special: bool) -> str: ...
 
-    def decoder(self) -> StreamDecoder: ...
+    def decoder(self, *, skip_special: bool = True) -> StreamDecoder: ...
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether calls of tools can be told from the text of this model."""
+        ...
+
+    def speech(
+        self, prompt: Sequence[int], tools: Sequence[dict[str, Any]], *, thoughts: bool
+    ) -> Speech | None:
+        """Return what parts an answer to `prompt`; None where all of it is text."""
+        ...
 
     def token_text(self, token_id: int) -> str: ...
 

@@ -35,8 +35,6 @@ REFUSED: Table = {
 
 REFUSED_IN_CHAT: Table = {
     "echo": ((False,), f"only in completions, here {_OFF}"),
-    "tools": (([],), f"tool calls are {_LATER}"),
-    "tool_choice": (("none", "auto"), f"tool calls are {_LATER}"),
     "functions": (([],), f"deprecated and {_OFF}"),
     "function_call": (("none", "auto"), f"deprecated and {_OFF}"),
     "audio": ((), f"audio is {_OFF}"),

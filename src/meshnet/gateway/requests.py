@@ -26,6 +26,7 @@ from meshnet.gateway.fields import (
 from meshnet.gateway.messages import read_messages
 from meshnet.gateway.refused import REFUSED, REFUSED_IN_CHAT, REFUSED_IN_COMPLETIONS, refuse
 from meshnet.gateway.settings import ApiLimits
+from meshnet.gateway.tools import Tools, read_tools
 
 INTEGER_MAX = 2**63 - 1
 
@@ -62,6 +63,9 @@ class ChatRequest:
     model: str
     messages: tuple[dict[str, Any], ...]
     template_kwargs: Mapping[str, Any]
+    tools: Tools
+    thoughts: bool
+    """Thoughts are told apart from the answer."""
     sampling: SamplingFields
     tokens_max: int | None
     choices: int
@@ -102,6 +106,8 @@ def read_chat(values: dict[str, Any], limits: ApiLimits, vocab_size: int) -> Cha
         model=model,
         messages=messages,
         template_kwargs=template_kwargs,
+        tools=read_tools(fields, limits),
+        thoughts=fields.take("separate_reasoning") is None or fields.boolean("separate_reasoning"),
         sampling=sampling,
         tokens_max=wanted if wanted is not None else older,
         choices=fields.integer("n", 1, limits.choices) or 1,

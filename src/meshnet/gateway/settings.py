@@ -14,6 +14,7 @@ class ApiLimits:
     content_parts: int = 4096
     prompts: int = 16
     choices: int = 8
+    tools: int = 128
     stops: int = 16
     stop_characters: int = 256
     logit_bias: int = 1024

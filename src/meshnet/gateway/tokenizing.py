@@ -15,6 +15,7 @@ from meshnet.gateway.fields import Fields, as_text, read_json_object
 from meshnet.gateway.messages import read_messages
 from meshnet.gateway.refused import Table, refuse
 from meshnet.gateway.requests import prompt_ids, read_template_kwargs
+from meshnet.gateway.tools import read_tools
 
 _REFUSED_FOR_CHATS: Table = {
     "add_special_tokens": ((False,), "only together with prompt"),
@@ -60,7 +61,8 @@ def _chat(service: Service, fields: Fields, messages: object) -> list[int]:
     refuse(fields, _REFUSED_FOR_CHATS)
     limits = service.settings.limits
     kwargs = read_template_kwargs(fields)
-    return rendered(service.text, read_messages(messages, limits), kwargs)
+    tools = read_tools(fields, limits)
+    return rendered(service.text, read_messages(messages, limits), kwargs, tools)
 
 
 def detokenize(service: Service, body: bytes) -> dict[str, Any]:

@@ -11,6 +11,7 @@ only where a test asks for them by id.
 from __future__ import annotations
 
 import codecs
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -87,14 +88,17 @@ class ToyText:
         return ids
 
     def render_chat(
-        self, messages: list[dict[str, Any]], template_kwargs: dict[str, Any]
+        self,
+        messages: list[dict[str, Any]],
+        template_kwargs: dict[str, Any],
+        tools: Sequence[dict[str, Any]] = (),
     ) -> list[int]:
         """Role, content, end of turn for each message, then the assistant's role."""
         if not self.template:
             raise NoTemplate("this model has no chat template")
         if self.alternating:
             _check_turns([message["role"] for message in messages])
-        ids = [BOS]
+        ids = [BOS, *self.encode(json.dumps(list(tools)), special=False)] if tools else [BOS]
         for message in messages:
             ids.append(_role(message["role"]))
             ids += self.encode(message["content"], special=False)
@@ -108,8 +112,17 @@ class ToyText:
         shown = [token_id for token_id in ids if not (skip_special and _is_special(token_id))]
         return b"".join(map(self.token_bytes, shown)).decode("utf-8", "replace")
 
-    def decoder(self) -> ToyDecoder:
-        return ToyDecoder(self)
+    def decoder(self, *, skip_special: bool = True) -> ToyDecoder:
+        return ToyDecoder(self, skip_special=skip_special)
+
+    @property
+    def calls_tools(self) -> bool:
+        return False
+
+    def speech(
+        self, prompt: Sequence[int], tools: Sequence[dict[str, Any]], *, thoughts: bool
+    ) -> None:
+        """All that it answers is text."""
 
     def token_text(self, token_id: int) -> str:
         return self.token_bytes(token_id).decode("utf-8", "replace")
@@ -123,14 +136,14 @@ class ToyText:
 
 
 class ToyDecoder:
-    """Complete code points only; special tokens have no text."""
+    """Complete code points only; special tokens have no text unless it is wanted."""
 
-    def __init__(self, text: ToyText) -> None:
-        self._text = text
+    def __init__(self, text: ToyText, *, skip_special: bool = True) -> None:
+        self._text, self._skip_special = text, skip_special
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token_id: int) -> str:
-        if _is_special(token_id):
+        if _is_special(token_id) and self._skip_special:
             return ""
         return self._decoder.decode(self._text.token_bytes(token_id))
 

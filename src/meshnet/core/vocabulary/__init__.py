@@ -54,6 +54,7 @@ from meshnet.core.vocabulary.members import (
     MemberState,
 )
 from meshnet.core.vocabulary.routes import Hop, Route, segments_of
+from meshnet.core.vocabulary.speech import Said, Spoken, Thought, ToolCall
 from meshnet.core.vocabulary.steps import ShardStep
 
 __all__ = [
@@ -94,6 +95,7 @@ __all__ = [
     "NumericalError",
     "Reading",
     "Route",
+    "Said",
     "SampledToken",
     "SamplingParams",
     "SessionDescription",
@@ -101,13 +103,16 @@ __all__ = [
     "ShardDescription",
     "ShardStep",
     "Speed",
+    "Spoken",
     "StaleAttempt",
     "StepTorn",
     "TemplateError",
     "TensorSpec",
     "TextTooLong",
+    "Thought",
     "TokenLogprob",
     "TooLarge",
+    "ToolCall",
     "WeightFormat",
     "WrongShard",
     "check_cover",
