@@ -49,14 +49,14 @@ def test_people_are_told_the_layout_the_memory_the_speed_and_who_is_left_out(
 ):
     told = command(
         "plan", "--model", str(tiny_model_dir), "--nodes", str(EXAMPLE), "--context", "64",
-        cwd=tmp_path, COLUMNS="140",
+        cwd=tmp_path, COLUMNS="80",
     )  # fmt: skip
 
     assert told.returncode == 0, told.stderr
     first, titles, hop, predicted, left = told.stdout.splitlines()
     assert "in int8, 1 session(s) of 64 tokens, over 1 of 2 nodes" in first
     assert titles.split() == [
-        "node", "layers", "weights", "KV", "cache", "room", "ms", "a", "token", "on", "the", "way"
+        "node", "layers", "weights", "KV", "cache", "room", "token,", "ms", "way,", "ms"
     ]  # fmt: skip
     assert hop.split()[:2] == ["http://10.0.0.1:9001", "0-4"]
     assert predicted.startswith("predicted: ")

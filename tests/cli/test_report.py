@@ -1,8 +1,10 @@
 import io
 
+import pytest
 from rich.console import Console
 
-from meshnet.cli.report import as_json, bytes_text, from_json, print_table, report_of
+from meshnet.cli.report import as_json, bytes_text, from_json, print_table, report_of, show_table
+from meshnet.cli.report_members import members_table
 from meshnet.core.vocabulary import (
     Capabilities,
     DType,
@@ -55,6 +57,43 @@ def test_a_table_fits_a_narrow_terminal_uncut():
     assert "…" not in out.getvalue()
     assert "10-30" in lines[2]
     assert "75 %" in lines[2]
+
+
+@pytest.mark.parametrize("width", [40, 66, 70, 74, 80, 120])
+def test_titles_and_cells_are_whole_in_a_terminal_of_any_width(width: int):
+    """A title of two words once was cut where its longest word still had room."""
+    report = report_of("node-1", "http://127.0.0.1:40001", node(shard(0, 10)), MODEL)
+    members = members_table(
+        [
+            {
+                "node": "http://192.168.100.20:39001", "state": "serving", "layers": "0-10",
+                "lease_left_s": 9.6, "memory_bytes": 12_000_000_000, "threads": 2,
+                "failure": "no such model",
+            }
+        ]
+    )  # fmt: skip
+    out = io.StringIO()
+    console = Console(file=out, width=width)
+
+    print_table(console, [report], urls=True)
+    show_table(console, members)
+
+    assert "…" not in out.getvalue()
+    for whole in ("KV cache", "254.9 MB", "192.168.100.20:39001", "no such model"):
+        assert whole in out.getvalue()
+
+
+def test_a_node_that_is_named_by_its_address_is_shown_without_it_again():
+    out = io.StringIO()
+
+    print_table(
+        Console(file=out, width=80),
+        [report_of("127.0.0.1:40001", "http://127.0.0.1:40001", node(shard(0, 10)), MODEL)],
+        urls=True,
+    )
+
+    assert "address" not in out.getvalue()
+    assert out.getvalue().count("127.0.0.1:40001") == 1
 
 
 def test_a_node_that_still_loads_is_shown_as_such():

@@ -42,7 +42,7 @@ def print_plan(console: Console, shape: ModelShape, wanted: Wanted, made: Plan) 
 def _table(hops: tuple[HopPrediction, ...]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("node", no_wrap=True)
-    for title in ("layers", "weights", "KV cache", "room", "ms a token", "on the way"):
+    for title in ("layers", "weights", "KV cache", "room", "token, ms", "way, ms"):
         table.add_column(title, justify="right", no_wrap=True)
     for hop in hops:
         table.add_row(

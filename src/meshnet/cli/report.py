@@ -62,7 +62,8 @@ def from_json(values: Sequence[dict[str, Any]]) -> tuple[NodeReport, ...]:
 
 
 def print_table(console: Console, nodes: Sequence[NodeReport], *, urls: bool) -> None:
-    """Show who holds and who computed what."""
+    """Show who holds and who computed what, and `urls` unless nodes are named by them."""
+    urls = urls and any(node.name != urlsplit(node.url).netloc for node in nodes)
     total_s = sum(node.compute_s for node in nodes) or 1.0
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("node", no_wrap=True)
@@ -88,7 +89,8 @@ def print_table(console: Console, nodes: Sequence[NodeReport], *, urls: bool) ->
 def show_table(console: Console, table: Table) -> None:
     """Print a table, or its cells one by one where the console is too narrow: nothing is cut."""
     unbounded = console.options.update_width(10_000)
-    if console.measure(table, options=unbounded).minimum <= console.width:
+    # Not the minimum: that is of a title's longest word, and beside it the others are cut.
+    if console.measure(table, options=unbounded).maximum <= console.width:
         console.print(table)
     else:
         _print_facts(console, table)
@@ -96,9 +98,10 @@ def show_table(console: Console, table: Table) -> None:
 
 def _print_facts(console: Console, table: Table) -> None:
     titles = [str(column.header) for column in table.columns]
+    width = max(map(len, titles))
     for row in zip(*(column.cells for column in table.columns), strict=True):
         for title, cell in zip(titles, row, strict=True):
-            console.print(f"{title:<8}  {cell}", highlight=False, soft_wrap=True)
+            console.print(f"{title:<{width}}  {cell}", highlight=False, soft_wrap=True)
 
 
 def bytes_text(count: int) -> str:
