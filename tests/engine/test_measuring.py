@@ -127,15 +127,30 @@ def test_the_first_step_of_a_kind_counts_for_nothing():
     assert warmed.reading == pytest.approx(speed.reading)
 
 
+def weightless(clock: Clock) -> KnownShard:
+    told = tiny_shard(WeightFormat.INT8, "cpu").description
+    return KnownShard(replace(told, weight_bytes=0, kv_bytes=KVBytes(0)), clock)
+
+
 def test_layers_without_weights_tell_what_a_step_and_a_layer_cost():
     clock = Clock()
-    told = replace(
-        tiny_shard(WeightFormat.INT8, "cpu").description, weight_bytes=0, kv_bytes=KVBytes(0)
-    )
 
-    found = fixed_costs(KnownShard(told, clock), clock)
+    found = fixed_costs(weightless(clock), clock)
 
     assert found.layer_s == pytest.approx(LAYER_S, rel=0.05)
+    assert found.step_s == pytest.approx(STEP_S, rel=0.05)
+
+
+def test_what_is_done_between_steps_is_not_in_their_time():
+    clock = Clock()
+
+    def others() -> None:
+        clock.now += 1.0
+
+    began = clock.now
+    found = fixed_costs(weightless(clock), clock, others)
+
+    assert clock.now - began > 1.0
     assert found.step_s == pytest.approx(STEP_S, rel=0.05)
 
 

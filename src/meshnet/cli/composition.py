@@ -10,15 +10,15 @@ import asyncio
 import hashlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from meshnet import __version__
-from meshnet.cli.head_cost import head_token_s
+from meshnet.cli.head_cost import HeadCost
 from meshnet.cli.machine import machine_id
 from meshnet.cli.settings import Settings
 from meshnet.core.generation.limits import AdmissionLimits, GenerationLimits, StepTimeout
@@ -28,6 +28,7 @@ from meshnet.core.routing import NoRoute
 from meshnet.core.vocabulary import (
     MEMBERS_MAX,
     LayerRange,
+    MeshnetError,
     ModelId,
     NodeDescription,
     NodeId,
@@ -50,6 +51,7 @@ SESSION_ID_BYTES = 24
 URLS_MAX = 2 * MEMBERS_MAX
 ROUTE_WAIT_S = 10.0
 DRAIN_S = 5.0
+KNOWN_LOOK_S = 1.0
 RESTART_WAIT_S = 60.0
 """Where a launcher starts dead nodes again, waiting for one is better than refusing."""
 
@@ -76,8 +78,7 @@ class Composition:
     """Ask a node to take no new sessions, or, if True, to take them again. Raises HopLost."""
     urls: dict[NodeId, str] = field(default_factory=dict)
     """Whom the client may dial."""
-    head_s: float = 0.0
-    """What the head adds to a token, as it was measured at its start."""
+    cost: HeadCost = field(default_factory=HeadCost)
 
     def name_of(self, node: NodeId) -> str:
         """Return what users call a node: its address, if it joined by itself."""
@@ -105,7 +106,7 @@ class Composition:
         """Return what the nodes measured of themselves, and the ways to them from here."""
         told = {each.node: each.capacity for each in self.directory.snapshot()}
         known = {node: capacity for node, capacity in told.items() if capacity is not None}
-        return Mesh(known, self.links.links, head_machine=machine_id(), head_s=self.head_s)
+        return Mesh(known, self.links.links, head_machine=machine_id(), head_s=self.cost.token_s)
 
     def fingerprint(self) -> str:
         """Return `system_fingerprint`: equal while cuts, formats and arithmetic are equal."""
@@ -148,14 +149,15 @@ async def composed(
                 declared=declared,
                 chained=settings.routes == "chain",
             )
-            links = LinkBook(partial(_measured, directory, urls), token=token, clock=time.monotonic)
+            known = partial(_measured, directory, urls)
+            links = LinkBook(known, token=token, clock=time.monotonic)
             await directory.refresh()
             limits = head_limits(settings, route_wait_s)
             head = _head(model, text, client, directory, limits, record)
             names = {NodeId(url): name for name, url in nodes.items()}
-            drain, head_s = partial(_drain, http), await head_token_s()
-            parts = (model, text, client, directory, head, names, links, drain, urls, head_s)
-            async with directory, head, _kept(links):
+            drain, cost = partial(_drain, http), HeadCost()
+            parts = (model, text, client, directory, head, names, links, drain, urls, cost)
+            async with directory, head, _measuring(cost, links, known):
                 yield Composition(*parts)
 
 
@@ -170,9 +172,20 @@ def _measured(directory: Directory, urls: Mapping[NodeId, str]) -> dict[NodeId, 
 
 
 @asynccontextmanager
-async def _kept(links: LinkBook) -> AsyncIterator[None]:
+async def _measuring(
+    cost: HeadCost, links: LinkBook, known: Callable[[], Collection[NodeId]]
+) -> AsyncIterator[None]:
+    """Measure this end while the block runs, from when somebody has measured the other."""
+
+    async def keep() -> None:
+        while not known():  # noqa: ASYNC110  # what a directory knows tells nobody that it changed
+            await asyncio.sleep(KNOWN_LOOK_S)
+        with suppress(MeshnetError):  # then the head counts for nothing in plans
+            await cost.measure()
+        await links.keep()
+
     async with asyncio.TaskGroup() as group:
-        keeping = group.create_task(links.keep())
+        keeping = group.create_task(keep())
         try:
             yield
         finally:

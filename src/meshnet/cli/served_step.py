@@ -1,7 +1,7 @@
-"""What a step costs beside the engine: frames, sockets, queue, lease, and the caller's end.
+"""What a step takes from one end to the other: frames, sockets, queue, lease, shard.
 
 One process serves a shard to itself over loopback, as nodes serve each other, and asks it for
-steps: what they take, less what the engine says it took, is what a node adds.
+steps. Between two of them the caches are emptied, as other layers do between two steps of a node.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import os
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 from meshnet.core.protocol.limits import Limits
@@ -39,10 +40,12 @@ KV_BYTES_MAX = 2**26
 SESSION = SessionId("trial")
 
 
-async def served_step_s(compute: Compute, shard: Any) -> float:
-    """Return the median time of a step beside the engine's. Raises MeshnetError: none came.
+async def served_step_s(compute: Compute, shard: Any, between: Callable[[], object]) -> float:
+    """Return the median time of a step, shard included. Raises MeshnetError: none came.
 
-    `shard` holds no end of a model, and its steps are short.
+    Args:
+        shard: one that holds no end of a model, and whose steps are short.
+        between: called before every step; not in its time.
     """
     listener = bind("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -60,14 +63,16 @@ async def served_step_s(compute: Compute, shard: Any) -> float:
         async with asyncio.TaskGroup() as group:
             serving = group.create_task(serve_socket(app, listener))
             try:
-                times = await _asked(NodeId(url), shard.description)
+                times = await _asked(NodeId(url), shard.description, between)
             finally:
                 serving.cancel()
     return statistics.median(times[WARMUPS:])
 
 
-async def _asked(node: NodeId, shard: ShardDescription) -> list[float]:
-    """Return the time of each step beside the engine's own."""
+async def _asked(
+    node: NodeId, shard: ShardDescription, between: Callable[[], object]
+) -> list[float]:
+    """Return the time of each step."""
     spec = TensorSpec(HIDDEN, shard.dtype, (1, 1, shard.hidden_size))
     times = []
     async with HttpHopClient({node: str(node)}, limits=Limits()) as client:
@@ -82,10 +87,11 @@ async def _asked(node: NodeId, shard: ShardDescription) -> list[float]:
                 tokens=(0,),
                 activation=Activation((spec,), bytearray(spec.nbytes)),
             )
+            between()
             began = time.perf_counter()
             reply = await client.forward(node, request, TIMEOUT_S)
             taken_s = time.perf_counter() - began
             if not isinstance(reply, ActivationReply):
                 raise MeshnetError(f"measuring: expected an activation, got {reply}")
-            times.append(max(0.0, taken_s - reply.compute_us / 1e6))
+            times.append(taken_s)
     return times

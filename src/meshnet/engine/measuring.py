@@ -82,9 +82,14 @@ def common_config() -> LlamaConfig:
     )
 
 
-def fixed_costs(tiny: TimedShard, clock: Callable[[], float]) -> FixedCosts:
-    """Measure what a layer and a step on the engine cost beside weights."""
-    timer, held = ShardTimer(tiny, clock), tiny.description.layers
+def fixed_costs(
+    tiny: TimedShard, clock: Callable[[], float], between: Callable[[], object] = lambda: None
+) -> FixedCosts:
+    """Measure what a layer and a step on the engine cost beside weights.
+
+    `between` is called before every step: it may empty the caches, as other work does.
+    """
+    timer, held = ShardTimer(tiny, clock, between), tiny.description.layers
     one_s, all_s = (timer.decode_s(layers, PAST) for layers in (_first(held, 1), held))
     layer_s = max(0.0, all_s - one_s) / (len(held) - 1)
     return FixedCosts(layer_s, max(0.0, one_s - layer_s))

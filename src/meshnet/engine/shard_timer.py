@@ -45,8 +45,14 @@ class TimedShard(Protocol):
 
 
 class ShardTimer:
-    def __init__(self, shard: TimedShard, clock: Callable[[], float]) -> None:
-        self._shard, self._clock = shard, clock
+    def __init__(
+        self,
+        shard: TimedShard,
+        clock: Callable[[], float],
+        between: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`between` is called before every step and is not in its time."""
+        self._shard, self._clock, self._between = shard, clock, between
         self._entering: dict[int, Activation] = {}
 
     def decode_s(self, layers: LayerRange, past: int) -> float:
@@ -95,6 +101,7 @@ class ShardTimer:
             sampling=SamplingParams(),
             want_token=False,
         )
+        self._between()
         began = self._clock()
         self._shard.run(step, state)
         return self._clock() - began
