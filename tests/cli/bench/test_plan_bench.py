@@ -23,9 +23,14 @@ from meshnet.engine.model_shape import model_shape
 @settings(derandomize=True, deadline=None, max_examples=50)
 def test_drawn_layouts_cover_the_layers_on_different_machines_of_their_mesh(seed, layers):
     for mesh in draw_meshes(seed, 3, layers):
-        check_cover(mesh.layout.layers)
-        assert mesh.layout.layers[-1].stop == layers
-        assert sorted(mesh.layout.machines) == list(range(len(mesh.machines)))
+        every = set(range(len(mesh.machines)))
+        whole, some = mesh.layouts
+        assert set(whole.machines) == every
+        assert set(some.machines) <= every
+        for layout in mesh.layouts:
+            check_cover(layout.layers)
+            assert layout.layers[-1].stop == layers
+            assert len(set(layout.machines)) == len(layout.machines) == len(layout.layers) >= 2
 
 
 def test_a_seed_draws_the_same_and_another_draws_otherwise():

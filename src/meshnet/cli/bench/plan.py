@@ -2,7 +2,7 @@
 
 Meshes and layouts are drawn by a seed (plan_draw.py) and played on this machine (plan_meshes.py).
 What goes into a prediction is what the nodes measured when they started, and nothing else. Of each
-mesh are tried the drawn layout, the plan that its figures lead to, and single machines:
+mesh are tried the drawn layouts, the plan that its figures lead to, and single machines:
 
     error     |predicted / measured - 1| of tokens a second, and of the time to the first token
     chosen    tokens a second of the plan over those of the best layout tried on its mesh
@@ -73,17 +73,18 @@ class _PlanBench:
         self._cutting = Chunking(most=settings.prefill_chunk).ends
 
     def rows(self, number: int, drawn: DrawnMesh) -> list[dict[str, Any]]:
-        """Measure a mesh in its drawn layout, in the planned one, and on single machines."""
+        """Measure a mesh in its drawn layouts, in the planned one, and on single machines."""
         tell(f"mesh {number}: {drawn}")
+        whole, *parts = drawn.layouts
+        row, measured = self._row(number, drawn, whole)
+        chosen = self._chosen(whole, measured)
         total = len(self.shape.layers)
-        row, measured = self._row(number, drawn, drawn.layout)
-        chosen = self._chosen(drawn.layout, measured)
         others = [alone(at, total) for at in _nearest_first(drawn)[:2]]
-        tried = {(chosen.machines, chosen.layers)}
-        rows = [row, self._row(number, drawn, chosen)[0]]
-        for layout in others:
-            if (layout.machines, layout.layers) not in tried:
-                tried.add((layout.machines, layout.layers))
+        rows, tried = [row], {_ways_of(whole)}
+        for layout in (chosen, *parts, *others):
+            # The plan is a row of its own, even if it is what was drawn.
+            if layout is chosen or _ways_of(layout) not in tried:
+                tried.add(_ways_of(layout))
                 rows.append(self._row(number, drawn, layout)[0])
         return rows
 
@@ -162,6 +163,11 @@ def _shape(path: Path, weights: WeightFormat) -> ModelShape:
     from meshnet.engine.model_shape import model_shape
 
     return model_shape(path, weights)
+
+
+def _ways_of(layout: Layout) -> tuple[object, ...]:
+    """What two layouts have in common that do the same; one node alone is a chain and a star."""
+    return layout.machines, layout.layers, layout.chain or len(layout.machines) == 1
 
 
 def _nearest_first(drawn: DrawnMesh) -> list[int]:

@@ -50,15 +50,15 @@ class Layout:
 @dataclass(frozen=True, slots=True)
 class DrawnMesh:
     machines: tuple[Machine, ...]
-    layout: Layout
-    """Of all machines, in some order."""
+    layouts: tuple[Layout, ...]
+    """Of all machines, in some order; then of some of them, two at least."""
 
     def __str__(self) -> str:
         return " | ".join(map(str, self.machines))
 
 
 def draw_meshes(seed: int, count: int, layers_total: int) -> tuple[DrawnMesh, ...]:
-    """Draw meshes, each with a layout of all its machines."""
+    """Draw meshes, each with layouts of its machines."""
     source = random.Random(seed)
     return tuple(_mesh(source, layers_total) for _ in range(count))
 
@@ -66,14 +66,16 @@ def draw_meshes(seed: int, count: int, layers_total: int) -> tuple[DrawnMesh, ..
 def _mesh(source: random.Random, layers_total: int) -> DrawnMesh:
     count = min(source.choice(MACHINES), layers_total)
     machines = tuple(Machine(source.choice(SLOWER), source.choice(DELAYS_MS)) for _ in range(count))
-    cuts = sorted(source.sample(range(1, layers_total), count - 1))
-    layout = Layout(
-        "drawn",
-        tuple(source.sample(range(count), count)),
-        ranges(cuts, layers_total),
-        chain=source.random() < 0.7,
-    )
-    return DrawnMesh(machines, layout)
+    some = source.randint(min(2, count), count)
+    layouts = (_layout(source, count, used, layers_total) for used in (count, some))
+    return DrawnMesh(machines, tuple(layouts))
+
+
+def _layout(source: random.Random, count: int, used: int, layers_total: int) -> Layout:
+    """Draw `used` of `count` machines and where their layers end."""
+    cuts = sorted(source.sample(range(1, layers_total), used - 1))
+    machines = tuple(source.sample(range(count), used))
+    return Layout("drawn", machines, ranges(cuts, layers_total), chain=source.random() < 0.7)
 
 
 def ranges(cuts: Sequence[int], layers_total: int) -> tuple[LayerRange, ...]:
