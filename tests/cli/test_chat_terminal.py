@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import os
 import pty
+import signal
 import subprocess
 import sys
 import termios
@@ -34,6 +35,15 @@ class Terminal:
         os.write(self._master, keys.encode())
 
 
+def in_the_foreground() -> None:
+    """The terminal turns Ctrl-C into SIGINT for its foreground process group only.
+
+    A suite that runs in the background has it ignored, and so would its children.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 @contextmanager
 def terminal(*arguments: str, cwd: Path) -> Iterator[Terminal]:
     master, slave = pty.openpty()
@@ -41,8 +51,7 @@ def terminal(*arguments: str, cwd: Path) -> Iterator[Terminal]:
         [sys.executable, "-m", "meshnet", *arguments],
         stdin=slave, stdout=slave, stderr=slave, cwd=cwd, start_new_session=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        # The terminal turns Ctrl-C into SIGINT for its foreground process group only.
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=in_the_foreground,
     )  # fmt: skip
     os.close(slave)
     try:

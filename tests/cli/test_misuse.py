@@ -100,6 +100,7 @@ def test_ctrl_c_ends_a_command_that_is_still_being_imported(tmp_path: Path):
     """Raised inside an import, KeyboardInterrupt is a traceback, or swallowed by importlib."""
     program = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # even where the suite has it ignored
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
         if name == "typer":
