@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,8 @@ from meshnet.head import FinishEvent, GenerationRequest
 
 INTERRUPTED = 130
 """Exit status of a shell command that SIGINT ended."""
+DESCRIBED_S, LOOK_S = 20.0, 0.1
+"""How long nodes are asked what they hold after an answer, and how often."""
 
 
 class PromptTooLong(MeshnetError):
@@ -113,9 +115,19 @@ async def _answered(
                 break
         _say(answer, decoder.flush(), quiet)
         # The session is still held on every node: what it takes can be seen now only.
-        await composition.directory.refresh()
-        answer.nodes = reports(composition)
+        answer.nodes = await _described(composition)
     return answer
+
+
+async def _described(composition: Composition) -> list[NodeReport]:
+    """Ask again where a node was too busy to tell in a directory's time of the steps it ran."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DESCRIBED_S):
+            await composition.directory.refresh()
+            while any(node.steps == 0 for node in composition.directory.snapshot()):
+                await asyncio.sleep(LOOK_S)
+                await composition.directory.refresh()
+    return reports(composition)
 
 
 def _say(answer: Answer, words: str, quiet: bool) -> None:
