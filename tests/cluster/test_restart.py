@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 import psutil
 import pytest
-from tests.cluster.api import get, streamed, until
+from tests.cluster.api import ANSWER_DEADLINE_S, get, streamed, until
 from tests.processes import MeshnetProcess
 
 PROMPT = "Who goes there?"
@@ -28,18 +28,21 @@ def alive(process: psutil.Process) -> bool:
 
 
 @asynccontextmanager
-async def reading(url: str) -> AsyncIterator[None]:
+async def reading(process: MeshnetProcess) -> AsyncIterator[None]:
     """Read a long stream while the block runs. Who ends it may let it end, or cut it off."""
     begun = asyncio.Event()
 
     async def read() -> None:
         with suppress(httpx2.HTTPError):
-            await streamed(url, PROMPT, LONG, seen=lambda _: begun.set())
+            await streamed(process.url, PROMPT, LONG, seen=lambda _: begun.set())
 
     async with asyncio.TaskGroup() as group:
         group.create_task(read())
-        async with asyncio.timeout(60):
-            await begun.wait()
+        try:
+            async with asyncio.timeout(ANSWER_DEADLINE_S):
+                await begun.wait()
+        except TimeoutError:
+            raise AssertionError(f"no token came\n{process.last_words()}") from None
         yield
 
 
@@ -60,7 +63,7 @@ async def test_all_children_end_with_the_mesh(
         process.wait_ready()
         parent = psutil.Process(process.pid)
         served = [psutil.Process(node["pid"]) for node in get(f"{process.url}/mesh")["nodes"]]
-        async with reading(process.url):
+        async with reading(process):
             end(process)
             await until(
                 lambda: not any(map(alive, [parent, *served])),
