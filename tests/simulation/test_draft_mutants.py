@@ -23,7 +23,7 @@ def test_a_mutant_shows_a_user_wrong_text_within_a_bounded_number_of_seeds(mutan
 @pytest.mark.parametrize(("drafts", "windows"), [(2, 1), (8, 1), (2, 4)])
 def test_the_real_code_keeps_every_promise_in_the_mutants_clusters(faults, drafts, windows):
     """Else a mutant could be caught for what its cluster alone does."""
-    plans = ((seed, guessing_plan(seed, faults, drafts, windows)) for seed in range(5))
+    plans = ((seed, guessing_plan(seed, faults, drafts, windows)) for seed in range(2))
 
     assert [
         line for seed, plan in plans for line in simulate_plan(seed, plan, faults).complaints

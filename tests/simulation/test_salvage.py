@@ -210,8 +210,8 @@ def test_a_mutant_is_caught_within_a_bounded_number_of_seeds(mutant):
 
 @pytest.mark.parametrize("faults", [CRASHING, CALM], ids=["crashing", "calm"])
 def test_the_real_code_keeps_every_promise_in_the_mutants_clusters(faults):
-    histories = [simulate_plan(seed, failing_plan(seed, faults), faults) for seed in range(15)]
+    histories = [simulate_plan(seed, failing_plan(seed, faults), faults) for seed in range(6)]
 
     assert [line for each in histories for line in each.complaints] == []
     if faults is CRASHING:
-        assert sum(each.partial_refills for each in histories) > 10
+        assert sum(each.partial_refills for each in histories) > 4
