@@ -58,7 +58,7 @@ from meshnet.core.vocabulary import (
 )
 
 LIMITS = Limits()
-EXACTLY = settings(derandomize=True, deadline=None, max_examples=300)
+EXACTLY = settings(derandomize=True, deadline=None, max_examples=150)
 NUMBERS = st.integers(0, 2**32 - 1)
 OPENING = Opening(SessionId("s"))
 

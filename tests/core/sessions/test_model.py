@@ -300,5 +300,5 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStore = StoreMachine.TestCase
 TestStore.settings = settings(
-    max_examples=300, stateful_step_count=50, derandomize=True, deadline=None
+    max_examples=150, stateful_step_count=50, derandomize=True, deadline=None
 )
