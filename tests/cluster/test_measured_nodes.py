@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
+import pytest
 from tests.cluster.api import until
-from tests.processes import command, gateway, meshnet, nodes
+from tests.processes import MeshnetProcess, command, gateway, meshnet, nodes
 
 from meshnet.cli.machine import machine_id
 from meshnet.core.protocol.codec import decode_node
@@ -21,18 +23,27 @@ def capacity(url: str) -> Capacity:
     return told
 
 
-async def test_a_node_tells_its_speed_and_the_ways_to_its_peers(
-    tiny_model_dir: Path, tmp_path: Path
-):
-    cache = {"MESHNET_CACHE_DIR": str(tmp_path), "MESHNET_MEASURE": "1"}
-    arguments = ("node", "--model", str(tiny_model_dir), "--layers", "0-2", "--port", "0")
+Both = tuple[MeshnetProcess, MeshnetProcess]
 
+
+@pytest.fixture(scope="module")
+def both(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+    """Two nodes that measured themselves; the first knows the second."""
+    cache = str(tmp_path_factory.mktemp("cache"))
+    measuring = {"MESHNET_CACHE_DIR": cache, "MESHNET_MEASURE": "1"}
+    arguments = ("node", "--model", str(tiny_model_dir), "--layers", "0-2", "--port", "0")
     with (
-        nodes(tiny_model_dir, ["2-4"], MESHNET_CACHE_DIR=str(tmp_path)) as (other,),
-        meshnet(*arguments, "--peer", other.url, "--json-ready", **cache) as node,
+        nodes(tiny_model_dir, ["2-4"], **measuring) as (other,),
+        meshnet(*arguments, "--peer", other.url, "--json-ready", **measuring) as node,
     ):
-        await until(lambda: bool(capacity(node.url).links), "the ways to its peers are known")
-        told = capacity(node.url)
+        yield node, other
+
+
+async def test_a_node_tells_its_speed_and_the_ways_to_its_peers(both: Both):
+    node, other = both
+    await until(lambda: bool(capacity(node.url).links), "the ways to its peers are known")
+
+    told = capacity(node.url)
 
     (speed,) = told.speeds
     assert (told.machine, told.threads) == (machine_id(), 1)
@@ -41,14 +52,9 @@ async def test_a_node_tells_its_speed_and_the_ways_to_its_peers(
 
 
 def test_a_gateway_plans_for_the_nodes_that_measured_themselves(
-    tiny_model_dir: Path, tmp_path: Path
+    both: Both, tiny_model_dir: Path, tmp_path: Path
 ):
-    measuring = {"MESHNET_CACHE_DIR": str(tmp_path), "MESHNET_MEASURE": "1"}
-
-    with (
-        nodes(tiny_model_dir, ["0-2", "2-4"], **measuring) as both,
-        gateway(tiny_model_dir, [node.url for node in both]) as api,
-    ):
+    with gateway(tiny_model_dir, [node.url for node in both]) as api:
         told = command(
             "plan", "--model", str(tiny_model_dir), "--url", api.url, "--context", "64", "--json",
             cwd=tmp_path,
