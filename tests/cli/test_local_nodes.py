@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from meshnet.cli.local_nodes import RUNS_KEPT, local_launcher
+from meshnet.cli.local_nodes import RUNS_KEPT, free_ports, local_launcher
 from meshnet.cli.settings import Settings, load_settings
 from meshnet.core.vocabulary import LayerRange
 from meshnet.mesh.launcher import LocalLauncher
@@ -54,6 +54,13 @@ def test_every_node_is_told_the_addresses_that_all_of_them_listen_on(tmp_path: P
     assert all(
         child.spec.environment["MESHNET_PEERS"].split(",") == addresses for child in made.children
     )
+
+
+def test_ports_are_none_that_systems_hand_out_to_whoever_asks_for_any():
+    ports = free_ports(20)
+
+    assert len(set(ports)) == 20
+    assert all(1024 < port < 32768 for port in ports)
 
 
 def test_a_childs_command_names_its_layers_and_never_a_secret(tmp_path: Path):

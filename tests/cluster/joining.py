@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 import httpx2
 from tests.cluster.api import body_of
 from tests.processes import MeshnetProcess
+
+from meshnet.cli.local_nodes import free_ports
 
 MESH_TOKEN = "between us"
 
@@ -90,8 +91,7 @@ class JoiningMesh:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        return int(held.getsockname()[1])
+    return free_ports(1)[0]
 
 
 @contextmanager

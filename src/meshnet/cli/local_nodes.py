@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from enum import Enum
 from pathlib import Path
 
@@ -28,6 +29,9 @@ from meshnet.telemetry.events import Record
 
 RUNS_KEPT = 10
 HOST = "127.0.0.1"
+PORTS = range(20_000, 32_000)
+"""Below those that systems hand out to whoever asks for any: one of those may be somebody's
+before the child that was told of it listens."""
 
 
 def split_layers(source: LocalModel, *, nodes: int, split: str | None) -> tuple[LayerRange, ...]:
@@ -78,9 +82,15 @@ def free_ports(count: int) -> list[int]:
 
     A child whose port was taken meanwhile does not start, and is started again.
     """
+    chosen: list[int] = []
     with ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
+        for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+            if len(chosen) == count:
+                break
+            with suppress(OSError):
+                held.enter_context(socket.create_server((HOST, port)))
+                chosen.append(port)
+    return chosen
 
 
 def _spec(name: str, layers: LayerRange, environment: dict[str, str], port: int) -> ChildSpec:
