@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-START_DEADLINE_S = 120.0
+START_DEADLINE_S = 240.0
 COMMAND_DEADLINE_S = 600.0
 
 
