@@ -27,8 +27,10 @@ def compare(path: Path, weights: WeightFormat, held: LayerRange) -> None:
     assert shape.hidden_size == told.hidden_size
     assert shape.context_length == told.context_length
     assert shape.inseparable == told.inseparable
-    # Where several positions lose the state (Jamba), no copies of it are kept to go back to.
-    most = 1.2 if told.capabilities.multi_token else 1 + MARKS_MAX
+    # A shard whose self-test cannot go back (Jamba) keeps no copies of its states; a shape, which
+    # runs no test, makes room for them.
+    goes_back = told.capabilities.truncate or told.capabilities.marks
+    most = 1.2 if goes_back else 1 + MARKS_MAX
     for tokens in TOKENS:
         taken = told.kv_bytes.without_spare().of(tokens)
         promised = shape.kv_bytes_of(held, context=tokens, sessions=1)
