@@ -157,7 +157,7 @@ async def composed(
             names = {NodeId(url): name for name, url in nodes.items()}
             drain, cost = partial(_drain, http), HeadCost()
             parts = (model, text, client, directory, head, names, links, drain, urls, cost)
-            async with directory, head, _measuring(cost, links, known):
+            async with directory, head, measuring(cost, links, known):
                 yield Composition(*parts)
 
 
@@ -172,7 +172,7 @@ def _measured(directory: Directory, urls: Mapping[NodeId, str]) -> dict[NodeId, 
 
 
 @asynccontextmanager
-async def _measuring(
+async def measuring(
     cost: HeadCost, links: LinkBook, known: Callable[[], Collection[NodeId]]
 ) -> AsyncIterator[None]:
     """Measure this end while the block runs, from when somebody has measured the other."""
