@@ -23,6 +23,7 @@ from torch import Tensor
 
 from meshnet.engine.attention import Shape, attend
 from meshnet.engine.forward import LayerRunner
+from meshnet.engine.heap import raise_if_out_of_memory
 from meshnet.engine.interface import AttentionCall, GridAttention, refusal
 from meshnet.engine.kv import KEY_GRID, KVBuffer
 from meshnet.engine.runner import Segment
@@ -109,12 +110,14 @@ def _objection(
     try:
         expected = hidden(cached=False)
     except (RuntimeError, ValueError, TypeError) as error:
+        raise_if_out_of_memory(error)
         return f"it fails: {error}"
     runner.use_attention(GridAttention(max(ROWS_MIN), seen=seen).register())
     try:
         got = [hidden(cached=False), hidden(cached=True)]
     # What a model does with a mask that is not there is anybody's guess.
     except (RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
+        raise_if_out_of_memory(error)
         return f"they fail with ours: {error}"
     if max(distance(values, expected) for values in got) > tolerance:
         return "they answer otherwise with ours"

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from meshnet.engine.cache import sums_up
+from meshnet.engine.heap import raise_if_out_of_memory
 from meshnet.engine.kv import KEY_GRID, BufferedLayer
 from meshnet.engine.runner import Passing, Runner, Segment, joined, positions_of
 
@@ -123,7 +124,8 @@ class CuttingTrial:
         entering = _joined([positions_of(self._sequence, *bounds) for bounds in rows])
         try:
             got = features(self._runner.passing(entering, self._runner.held, segments).hidden)
-        except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
+        except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+            raise_if_out_of_memory(error)
             return ()
         apart = self._run(Segment(0, NEIGHBOURS, alone), 0)
         after = self._run(Segment(NEIGHBOURS, 1, alone), NEIGHBOURS)

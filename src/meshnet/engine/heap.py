@@ -3,6 +3,8 @@
 freed        the C library keeps it for later: after loading a hundred megabytes of converted
              tensors, after a prefill tens of them
 of a file    pages of a mapped checkpoint that were read once stay resident until it is closed
+
+And telling that there was none.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 BLOCK_BYTES = 4 << 20
@@ -23,6 +26,20 @@ def give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory was lacking, which says nothing of what was tried."""
+    # The CPU allocator raises a plain RuntimeError.
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
+
+
+def raise_if_out_of_memory(error: Exception) -> None:
+    """Raise the error of a trial that says nothing of what was tried."""
+    if is_out_of_memory(error):
+        raise error
 
 
 def blocks(tensor: Tensor) -> Iterator[Tensor]:

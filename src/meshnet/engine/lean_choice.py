@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from meshnet.engine.heap import raise_if_out_of_memory
 from meshnet.engine.interface import GridAttention
 from meshnet.engine.lean import LeanRunner
 from meshnet.engine.linear import Int8Linear
@@ -60,7 +61,8 @@ def lean_runner(
         lean = LeanRunner(model, generic, attention, exact=exact)
         agrees = _agree(generic, lean, context_length, exact=exact)
     # What the skeleton of a model does not tell shows itself as any of these.
-    except (RuntimeError, ValueError, TypeError, AttributeError, KeyError):
+    except (RuntimeError, ValueError, TypeError, AttributeError, KeyError) as error:
+        raise_if_out_of_memory(error)
         return None
     if not agrees:
         return None

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from meshnet.core.vocabulary import ModelError
+from meshnet.engine.heap import raise_if_out_of_memory
 from meshnet.engine.linear import LEVELS, REST, SMALLEST, Int8Linear, TiledLinear, quantised
 from meshnet.engine.linear_products import PRODUCTS, ZERO_POINT, ProductOf, tiled
 
@@ -138,6 +139,7 @@ class LinearChoice:
                 if not error <= TOLERANCE:
                     return f"off by {error:.2g} of a row's largest result"
         except (RuntimeError, NotImplementedError, AttributeError) as error_here:
+            raise_if_out_of_memory(error_here)
             return f"not available here: {str(error_here).partition(chr(10))[0]}"
         return None
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from meshnet.core.vocabulary import (
     Capabilities,
     KVBytes,
     LayerRange,
+    MeshnetError,
     ModelError,
     ModelId,
     ShardDescription,
@@ -23,7 +25,7 @@ from meshnet.engine.attention_choice import choose_attention
 from meshnet.engine.checkpoint import Checkpoint, LoadedLayers, Tensors, check_numbers, read_config
 from meshnet.engine.formats import Form, format_for, load_in_format
 from meshnet.engine.forward import LayerRunner
-from meshnet.engine.heap import give_back
+from meshnet.engine.heap import give_back, is_out_of_memory
 from meshnet.engine.identity import (
     arithmetic,
     check_separable,
@@ -127,21 +129,34 @@ def _made(
     report: Report,
     token_text: Callable[[int], str],
 ) -> TorchModelShard:
-    loaded, form = load_in_format(path, tensors, config, layers, weights, device, report)
-    limit = rotary_limit(loaded.model.config.get_text_config(decoder=True))
+    with _as_model_errors(path, layers):
+        loaded, form = load_in_format(path, tensors, config, layers, weights, device, report)
+        limit = rotary_limit(loaded.model.config.get_text_config(decoder=True))
+        try:
+            runner, findings = _tested(loaded.model, form, limit, fast_prefill, report)
+        except ModelError:
+            check_numbers(path, loaded.model)  # then that is why
+            raise
+        return TorchModelShard(
+            runner,
+            _description(path, model, runner, loaded, form, findings),
+            rotary=limit,
+            continues=findings.multi_token,
+            report=report,
+            token_text=token_text,
+        )
+
+
+@contextmanager
+def _as_model_errors(path: Path, layers: LayerRange) -> Iterator[None]:
+    """Raise ModelError for whatever libraries make of a model, and for a lack of memory."""
     try:
-        runner, findings = _tested(loaded.model, form, limit, fast_prefill, report)
-    except ModelError:
-        check_numbers(path, loaded.model)  # then that is why
+        yield
+    except MeshnetError:
         raise
-    return TorchModelShard(
-        runner,
-        _description(path, model, runner, loaded, form, findings),
-        rotary=limit,
-        continues=findings.multi_token,
-        report=report,
-        token_text=token_text,
-    )
+    except Exception as error:
+        why = "not enough memory" if is_out_of_memory(error) else type(error).__name__
+        raise ModelError(f"{path}: cannot load layers {layers}: {why}: {error}") from error
 
 
 def _tested(

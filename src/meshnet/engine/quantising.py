@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from meshnet.engine.heap import give_back
+from meshnet.engine.heap import give_back, raise_if_out_of_memory
 from meshnet.engine.linear import Int8Linear
 from meshnet.engine.linear_choice import LinearChoice, trial_rows
 from meshnet.engine.linear_experts import (
@@ -153,7 +153,8 @@ def _is_plain(child: nn.Module) -> bool:
     plain = nn.Linear.forward(child, x_MK)
     try:
         own = child(x_MK)
-    except (RuntimeError, TypeError, ValueError):
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise_if_out_of_memory(error)
         return False
     return isinstance(own, torch.Tensor) and own.shape == plain.shape and torch.allclose(own, plain)
 

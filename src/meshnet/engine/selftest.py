@@ -28,6 +28,7 @@ from meshnet.core.protocol.marks import MARKS_MAX
 from meshnet.core.vocabulary import KVBytes, ModelError, WeightFormat
 from meshnet.engine.cache import copy_bytes, kv_bytes, unfilled_layers
 from meshnet.engine.cuttings import Cuttings, CuttingTrial, Pair, features
+from meshnet.engine.heap import raise_if_out_of_memory
 from meshnet.engine.runner import Passing, Runner, Segment, positions_of
 
 POSITIONS = 10
@@ -105,6 +106,7 @@ def self_test(
     try:
         return _cached_findings(trial, whole_TD, context)
     except (RuntimeError, ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
+        raise_if_out_of_memory(error)
         return _no_cache(f"layers {runner.held} fail with a cache: {error}")
 
 

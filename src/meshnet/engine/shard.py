@@ -42,6 +42,7 @@ from meshnet.core.vocabulary import (
 )
 from meshnet.engine.activations import ActivationForm, packed, unpacked
 from meshnet.engine.cache import unfilled_layers
+from meshnet.engine.heap import is_out_of_memory
 from meshnet.engine.moving import MovesSessions
 from meshnet.engine.rotary import RotaryLimit
 from meshnet.engine.runner import Passing, Runner, Segment, joined, positions_of, side_by_side
@@ -271,7 +272,7 @@ class TorchModelShard(MovesSessions):
                     state.torn = True
             raise StepTorn(
                 f"layers {work[0][0].layers} failed: {error}",
-                out_of_memory=_is_out_of_memory(error),
+                out_of_memory=is_out_of_memory(error),
             ) from error
 
     def _forward(self, work: Sequence[Work], entering: Tensor | Passing) -> list[Output]:
@@ -391,10 +392,3 @@ def _only(passing: Passing, start: int, stop: int) -> Passing:
     part = positions_of(passing, start, stop)
     assert isinstance(part, Passing)
     return part
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    # The CPU allocator raises a plain RuntimeError.
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    )
