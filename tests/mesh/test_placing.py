@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tests.mesh.members import MODEL, member, sqlite_registry
 
-from meshnet.core.protocol.members import decode_assignments, encode_assignments
+from meshnet.core.protocol.members import EPOCH_MAX, decode_assignments, encode_assignments
 from meshnet.core.routing.placement import ModelSize, place
 from meshnet.core.vocabulary import Assignments, LayerRange, Member, MemberState, NodeId
 from meshnet.mesh.placing import ASSIGNMENTS, SETTLES_MAX, Decision, Placer
@@ -257,5 +257,43 @@ def test_a_member_that_obeyed_a_later_word_than_is_known_keeps_what_it_holds():
             told = await mesh.told()
             assert told is not None
             assert told.held == {A.node: (LayerRange(0, 2), 1), B.node: (LayerRange(1, 6), 8)}
+
+    run(main, 0)
+
+
+def test_a_member_that_says_the_last_epoch_there_is_hinders_nobody():
+    """Nodes would refuse the value that comes behind it."""
+
+    async def main():
+        registry = sqlite_registry()
+        for each in (replace(A, epoch=EPOCH_MAX), B):
+            await registry.announce(each, TTL_S)
+        async with placing(registry) as mesh:
+            await asyncio.sleep(2 * SETTLE_S)
+
+            told = await mesh.told()
+            assert told is not None
+            assert told.held == {A.node: (LayerRange(0, 3), 1), B.node: (LayerRange(3, 6), 1)}
+
+    run(main, 0)
+
+
+def test_members_that_could_not_hold_another_model_are_told_this_one():
+    """Nothing else would ever let them try it: its gateway was started with the wrong path."""
+
+    async def main():
+        registry = sqlite_registry()
+        wrong = replace(NOTHING, source="./wrong").changed({A.node: LayerRange(0, 6)})
+        await registry.compare_and_set(ASSIGNMENTS, None, encode_assignments(wrong))
+        await registry.announce(replace(A, epoch=1, failure="no such model"), TTL_S)
+        async with placing(registry) as mesh:
+            await asyncio.sleep(2 * SETTLE_S)
+            first = await mesh.told()
+            await registry.announce(B, TTL_S)
+            await asyncio.sleep(2 * SETTLE_S)
+
+            assert first is not None
+            assert first.held == {A.node: (LayerRange(0, 6), 2)}
+            assert await mesh.layers() == {A.node: "0-6", B.node: "0-6"}, "it has not heard yet"
 
     run(main, 0)

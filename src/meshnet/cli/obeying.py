@@ -6,7 +6,7 @@
 Invariants
     * what it holds already is not loaded again, whatever the epoch;
     * while it loads it is not ready, and its sessions are gone: heads refill elsewhere;
-    * a failure ends nothing: the mesh hears of it, and may tell others.
+    * a failure ends nothing: the mesh hears of it until the layers are held, and may tell others.
 """
 
 from __future__ import annotations
@@ -51,15 +51,13 @@ class Obedience:
     async def run(self, first_ready: Callable[[], None]) -> None:
         """Hold what is told until cancelled; `first_ready` is called once."""
         told = await self._place.newer_than(0)
-        retry_s, was_ready = RETRY_MIN_S, False
+        retry_s, was_ready, failure = RETRY_MIN_S, False, ""
         while True:
-            try:
-                await self._hold(told)
-            except (MeshnetError, OSError, MemoryError) as error:
-                self._announce(MemberState.JOINING, told, failure=str(error) or repr(error))
+            failure = await self._tried(told, failure)
+            if failure:
                 try:
                     async with asyncio.timeout(retry_s):
-                        told = await self._place.newer_than(told.epoch)
+                        told, failure = await self._place.newer_than(told.epoch), ""
                 except TimeoutError:
                     retry_s = min(RETRY_MAX_S, 2 * retry_s)
                 continue
@@ -69,11 +67,21 @@ class Obedience:
             retry_s = RETRY_MIN_S
             told = await self._place.newer_than(told.epoch)
 
-    async def _hold(self, told: Assignment) -> None:
+    async def _tried(self, told: Assignment, failure: str) -> str:
+        """Try to hold what is told, having failed with `failure`; return why not, or nothing."""
+        try:
+            await self._hold(told, failure)
+        except (MeshnetError, OSError, MemoryError) as error:
+            failure = str(error) or repr(error)
+            self._announce(MemberState.JOINING, told, failure=failure)
+            return failure
+        return ""
+
+    async def _hold(self, told: Assignment, failure: str) -> None:
         wanted = (told.model, told.layers, told.weights)
         if self._held != wanted:
             self._service.ready = False
-            self._announce(MemberState.LOADING, told)
+            self._announce(MemberState.LOADING, told, failure=failure)
             await self._replace(told)
             self._held = wanted
             self._service.ready = True

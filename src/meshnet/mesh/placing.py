@@ -9,7 +9,8 @@ compared lets only one decision stand, never a mixture.
 Invariants
     * nothing is decided while members keep coming, `SETTLES_MAX` times the settle time at most;
     * what a member holds counts also when the value was lost: nobody is told to load it again;
-    * an epoch is never used twice, also then.
+    * an epoch is never used twice, also then;
+    * no member's word takes the mesh its last epoch.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from meshnet.core.protocol.members import decode_assignments, encode_assignments
+from meshnet.core.protocol.members import EPOCH_MAX, decode_assignments, encode_assignments
 from meshnet.core.vocabulary import (
     Assignments,
     BadField,
@@ -35,6 +36,8 @@ from meshnet.telemetry.events import LayersAssigned, Record
 
 ASSIGNMENTS = "assignments"
 """The key of the value."""
+EPOCH_BELIEVED_MAX = EPOCH_MAX // 2
+"""Beyond it no placer comes in the life of a mesh: who says such an epoch was not told it here."""
 SETTLES_MAX = 4
 RETRY_S = 1.0
 
@@ -95,12 +98,15 @@ class Placer:
 
     async def _placed(self) -> bool:
         """Decide and write; False: the value was written meanwhile."""
-        members = dict(self._members)
+        members = list(self._members.values())
         held = await self._registry.get(ASSIGNMENTS)
-        before = self._before(held, members.values())
+        known = _readable(held)
+        same = replace(known, epoch=self._model.epoch, held={}) == self._model
+        before = replace(known if same else self._model, epoch=_last(known, members))
         self.reason = f"layers are being assigned to {len(members)} nodes"
-        present = _present(before, members.values())
-        ranges, self.reason = await self._decide(members.values(), present)
+        anew = held is not None and not same
+        members = [_heard(member, before, anew=anew) for member in members]
+        ranges, self.reason = await self._decide(members, _present(before, members))
         after = before.changed(ranges)
         if held is None or after.held != before.held:
             expected = None if held is None else held.revision
@@ -113,13 +119,6 @@ class Placer:
             self._record(told)
         return True
 
-    def _before(self, held: Versioned | None, members: Collection[Member]) -> Assignments:
-        """Return what was told before: of this model, and beyond every epoch anybody knows."""
-        known = _readable(held)
-        epoch = max(known.epoch, *(member.epoch for member in members), 0)
-        same = replace(known, epoch=self._model.epoch, held={}) == self._model
-        return replace(known if same else self._model, epoch=epoch)
-
 
 def _readable(held: Versioned | None) -> Assignments:
     """Return the value that is there; one of a later version counts as none."""
@@ -130,6 +129,19 @@ def _readable(held: Versioned | None) -> Assignments:
         return decode_assignments(held.value)
     except BadField:
         return nothing
+
+
+def _last(known: Assignments, members: Collection[Member]) -> int:
+    """Return the last epoch that anybody knows of."""
+    said = [member.epoch for member in members if member.epoch <= EPOCH_BELIEVED_MAX]
+    return max(known.epoch, *said, 0)
+
+
+def _heard(member: Member, before: Assignments, *, anew: bool) -> Member:
+    """Return the member without a failure that is not of what it is told now."""
+    told = before.of(member.node)
+    overtaken = anew or (told is not None and told.epoch > member.epoch)
+    return replace(member, failure="") if overtaken else member
 
 
 def _present(before: Assignments, members: Collection[Member]) -> dict[NodeId, LayerRange]:
