@@ -48,6 +48,18 @@ async def test_a_node_may_be_told_to_go_on(whole: Bench) -> None:
     assert isinstance(await whole.prefilled(), TokenReply)
 
 
+async def test_a_chat_whose_stream_is_open_is_waited_for_however_quiet_it_is(whole: Bench) -> None:
+    await whole.prefilled()
+    whole.service.pin(SESSION)
+    whole.service.moves.drain()
+
+    whole.clock.now += 60.0
+    quiet = whole.service.moves.busy
+    whole.service.unpin(SESSION)
+
+    assert (quiet, whole.service.moves.busy) == (1, 0)
+
+
 async def test_a_draining_node_forgets_the_sessions_that_are_over(whole: Bench) -> None:
     await whole.prefilled()
     whole.service.release(SESSION, linger=True)

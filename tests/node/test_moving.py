@@ -7,7 +7,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from tests.node.bench import LAYERS, PROMPT, SESSION, Bench, BenchThread, decode, prefill, refused
+from tests.node.bench import (
+    LAYERS,
+    PROMPT,
+    SESSION,
+    Bench,
+    BenchThread,
+    decode,
+    prefill,
+    refused,
+)
+from tests.node.test_giving import asked
 
 from meshnet.core.protocol.digest import PrefixDigest
 from meshnet.core.protocol.messages import (
@@ -20,8 +30,6 @@ from meshnet.core.protocol.moving import LayerReply, LayerRequest, TakeRequest
 from meshnet.core.vocabulary import (
     HopLost,
     LayerRange,
-    MissReason,
-    ModelId,
     NodeId,
     SamplingParams,
     SessionDescription,
@@ -87,13 +95,6 @@ def order(tokens: tuple[int, ...] = PROMPT, layers: LayerRange = WHOLE) -> TakeR
     return TakeRequest(
         SESSION, GIVER, layers, 1, tokens, TOY_MODEL, "toy", SAMPLING, deadline_ms=60_000
     )
-
-
-def asked(layer: int = 0, tokens: tuple[int, ...] = PROMPT, **fields: object) -> LayerRequest:
-    request = LayerRequest(
-        SESSION, layer, len(tokens), PrefixDigest.of(tokens).hex, 1, TOY_MODEL, "toy"
-    )
-    return replace(request, **fields)  # type: ignore[arg-type]
 
 
 def sampled(request: ForwardRequest) -> ForwardRequest:
@@ -168,35 +169,6 @@ async def test_what_was_guessed_is_left_behind(whole: Bench, other: BenchThread)
     assert taken.length == len(PROMPT) + 1
     third = drawn(await there.forward(decode(len(PROMPT) + 1, second)))
     assert third == oracle(PROMPT, SAMPLING, 3, LAYERS)[2]
-
-
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        ({"prefix": "0" * 16}, MissReason.PREFIX),
-        ({"length": 99}, MissReason.PAST_LENGTH),
-        ({"session": SessionId("unknown")}, MissReason.UNKNOWN_SESSION),
-        ({"attempt": 0}, MissReason.ATTEMPT),
-    ],
-)
-async def test_a_giver_gives_exactly_what_is_meant(
-    whole: Bench, fields: dict[str, object], reason: MissReason
-) -> None:
-    await whole.prefilled()
-
-    assert refused(await whole.service.moves.give(asked(**fields)), Code.CACHE_MISS).reason is (
-        reason
-    )
-    assert whole.service.describe().sessions == 1
-
-
-async def test_a_giver_gives_nothing_of_other_weights_or_layers(whole: Bench) -> None:
-    await whole.prefilled()
-    give = whole.service.moves.give
-
-    refused(await give(asked(fingerprint="other")), Code.NOT_FOUND)
-    refused(await give(asked(model=ModelId("other"))), Code.NOT_FOUND)
-    refused(await give(asked(layer=LAYERS)), Code.BAD_REQUEST)
 
 
 class Changed(Line):

@@ -11,8 +11,8 @@ under way, and a session is here whole or not at all.
 Invariants
     * a giver keeps its session; only its head ends it;
     * a state is taken only if it is of the weights, arithmetic, length, ids and attempt meant;
-    * one export at a time, `TAKES_MAX` sessions on their way here, the others in turn; every wait
-      has a deadline.
+    * one export at a time, `TAKES_MAX` sessions on their way here, `WAITING_MAX` others of each in
+      turn; every wait has a deadline.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ from meshnet.telemetry.events import Record, SessionTaken
 TAKES_MAX = 2
 """Sessions that come at the same time."""
 WAITING_MAX = 64
-"""Sessions that come or wait for their turn."""
+"""Sessions that come or wait for their turn, and layers that are asked for at once."""
+GIVE_S = 30.0
+"""How long a layer waits for those that were asked for before."""
 BUSY_S = 0.02
 """How long to wait for a step of the session that still runs on its giver."""
 
@@ -101,7 +103,7 @@ class SessionMoves(Generic[S]):
         self._clock, self._record, self._bytes_per_s = clock, record, bytes_per_s
         self._export = asyncio.Lock()
         self._turns = asyncio.Semaphore(TAKES_MAX)
-        self._takes = 0
+        self._takes = self._gives = 0
 
     @property
     def busy(self) -> int:
@@ -129,11 +131,22 @@ class SessionMoves(Generic[S]):
 
     async def give(self, request: LayerRequest) -> LayerReply | Refusal:
         """Return a copy of one layer of a session, or say why not."""
+        if self._gives >= WAITING_MAX:
+            return Refusal(Code.NO_ROOM, f"{WAITING_MAX} layers are asked for", RETRY_AFTER_S)
+        self._gives += 1
         try:
-            async with self._export:
+            async with asyncio.timeout(GIVE_S):
+                await self._export.acquire()
+            try:  # without a deadline: who is torn from an export loses its session
                 return await self._give(request)
+            finally:
+                self._export.release()
+        except TimeoutError:
+            return Refusal(Code.DEADLINE, f"other layers were copied for {GIVE_S:g} s")
         except MeshnetError as error:
             return refusal_of(error)
+        finally:
+            self._gives -= 1
 
     async def _give(self, request: LayerRequest) -> LayerReply:
         loaded = self._shards.of(request.model)
