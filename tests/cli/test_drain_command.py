@@ -65,3 +65,9 @@ def test_a_node_that_drains_has_left_when_it_is_gone_or_no_member_any_more(
 def test_a_node_that_nobody_knew_is_an_error():
     with gateway(UNKNOWN) as url, pytest.raises(ApiError, match="knows no node"):
         drain_node(Settings(), NODE, url, undo=False)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "127.0.0.1:8000", "http://[::1"])
+def test_a_gateway_that_cannot_be_asked_is_named_by_the_command_s_own_option(url: str):
+    with pytest.raises(ApiError, match="--gateway"):
+        drain_node(Settings(), NODE, url, undo=False)

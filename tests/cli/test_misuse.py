@@ -138,3 +138,10 @@ def test_a_prompt_beyond_the_context_is_told_in_its_own_words(tiny_model_dir: Pa
     assert re.fullmatch(
         r"error: PROMPT: \d+ tokens, and the context of the model holds 512, .*\n", told.stderr
     )
+
+
+def test_a_model_that_is_none_is_named_before_the_layers_that_are_missing(tmp_path: Path):
+    told = command("node", "--model", "/nope", cwd=tmp_path)
+
+    assert told.returncode == 1
+    assert told.stderr.startswith("error: /nope: no such model.")

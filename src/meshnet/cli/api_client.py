@@ -33,9 +33,13 @@ class NothingThere(ApiError):
 
 
 class ApiClient:
-    """One gateway; use as a context manager. Raises ApiError for a URL that is none."""
+    """One gateway; use as a context manager. Raises ApiError for a URL that is none.
 
-    def __init__(self, url: str, key: str | None) -> None:
+    `option` is what the command calls the URL.
+    """
+
+    def __init__(self, url: str, key: str | None, *, option: str = "--url") -> None:
+        self._option = option
         self.url = url.rstrip("/").removesuffix("/v1")
         with self._told():
             self._http = httpx2.Client(
@@ -93,17 +97,17 @@ class ApiClient:
         except httpx2.ConnectError:
             raise NothingThere(
                 f"nothing answers at {self.url}. Start a mesh with `meshnet up`, "
-                "or name its gateway by --url."
+                f"or name its gateway by {self._option}."
             ) from None
         except httpx2.UnsupportedProtocol:
             raise ApiError(
-                f"--url: expected a URL such as http://127.0.0.1:8000, got {self.url!r}"
+                f"{self._option}: expected a URL such as http://127.0.0.1:8000, got {self.url!r}"
             ) from None
         except httpx2.HTTPError as error:
             raise ApiError(f"{self.url}: {type(error).__name__}: {error}") from None
         except httpx2.InvalidURL as error:
             raise ApiError(
-                f"--url: expected a URL such as http://127.0.0.1:8000: {error}"
+                f"{self._option}: expected a URL such as http://127.0.0.1:8000: {error}"
             ) from None
         except json.JSONDecodeError:
             raise ApiError(f"{self.url} sent something else than JSON: is it a meshnet?") from None

@@ -158,7 +158,7 @@ def node(
     chosen = options.settings_from(flags, config, settings)
     shards = ShardChoice.all_of(chosen.model, layers, shard or ())
     if not shards and join is None:
-        raise typer.BadParameter("expected --layers A-B, --shard M:A-B, or --join URL")
+        raise _without_layers(chosen.model)
     joining = Joining.of(join, advertise)
     run_node(
         chosen,
@@ -168,6 +168,14 @@ def node(
         end_with_stdin=end_with_stdin,
         joining=joining,
     )
+
+
+def _without_layers(model: str) -> typer.BadParameter:
+    """Raises ModelError where the model is none: that is more likely what is wrong."""
+    from meshnet.engine.models.pull import check_spec
+
+    check_spec(model)
+    return typer.BadParameter("expected --layers A-B, --shard M:A-B, or --join URL")
 
 
 def serve(

@@ -22,7 +22,8 @@ def drain_node(settings: Settings, node: str, url: str, *, undo: bool) -> None:
     """Drain `node` behind the gateway at `url` and wait until it has left. Raises ApiError."""
     secret = settings.mesh_token
     console = Console(stderr=True)
-    with ApiClient(url, None if secret is None else secret.get_secret_value()) as client:
+    token = None if secret is None else secret.get_secret_value()
+    with ApiClient(url, token, option="--gateway") as client:
         left = client.drain(node, undo=undo)
         if undo:
             console.print(f"{node} takes sessions again", highlight=False)

@@ -79,9 +79,15 @@ def resolve(
         return _from_gguf(path.resolve(), cache_dir, progress)
     if not path.exists() and path.suffix.lower() != ".gguf" and _HUB_ID.fullmatch(spec):
         return LocalModel(_checked_directory(_from_hub(spec, _HUB_FILES)), spec)
-    if path.is_file():
-        raise ModelError(f"{spec}: a file, but not a .gguf file. {_accepted()}")
-    raise ModelError(f"{spec}: no such model.{_did_you_mean(spec)} {_accepted()}")
+    raise _unknown(spec)
+
+
+def check_spec(spec: str) -> None:
+    """Raise ModelError for what can name no model, without fetching anything."""
+    path = Path(spec).expanduser()
+    named = spec.lower() in {*CATALOGUE, *RANDOM_MODELS} or _HUB_ID.fullmatch(spec)
+    if not named and not path.is_dir() and path.suffix.lower() != ".gguf":
+        raise _unknown(spec)
 
 
 def resolve_config(
@@ -103,6 +109,12 @@ def resolve_config(
         if not path.exists() and path.suffix.lower() != ".gguf" and _HUB_ID.fullmatch(spec):
             return LocalModel(_from_hub(spec, ["config.json"]), spec)
     return resolve(spec, cache_dir, progress, catalogue)
+
+
+def _unknown(spec: str) -> ModelError:
+    if Path(spec).expanduser().is_file():
+        return ModelError(f"{spec}: a file, but not a .gguf file. {_accepted()}")
+    return ModelError(f"{spec}: no such model.{_did_you_mean(spec)} {_accepted()}")
 
 
 def _did_you_mean(spec: str) -> str:
