@@ -6,6 +6,8 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from meshnet.cli.mesh_planning import planned
 from meshnet.cli.plan_file import read_file
 from meshnet.cli.settings import Settings, Weights
@@ -43,3 +45,12 @@ async def test_a_planner_that_takes_too_long_is_ended(tiny_model_dir: Path, tmp_
     mesh = read_file(NODES)
 
     assert await planned(settings(tiny_model_dir, tmp_path), mesh, deadline_s=0.0) == {}
+
+
+async def test_a_planner_that_cannot_be_started_is_no_plan(
+    tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Else a full disk would end the gateway when nodes join."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+
+    assert await planned(settings(tiny_model_dir, tmp_path), read_file(NODES)) == {}

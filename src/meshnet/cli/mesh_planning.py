@@ -44,14 +44,14 @@ async def planned(
     """Return who should hold what of the settings' model; empty: there is no plan."""
     if not mesh.nodes:
         return {}
-    with tempfile.TemporaryDirectory(prefix="meshnet-plan-") as directory:
-        path = Path(directory) / "nodes.json"
-        path.write_text(json.dumps(mesh_values(mesh)), encoding="utf-8")
-        told = await _told(settings, path, deadline_s)
     try:
+        with tempfile.TemporaryDirectory(prefix="meshnet-plan-") as directory:
+            path = Path(directory) / "nodes.json"
+            path.write_text(json.dumps(mesh_values(mesh)), encoding="utf-8")
+            told = await _told(settings, path, deadline_s)
         hops = json.loads(told)["hops"]
         return {NodeId(hop["node"]): LayerRange(*hop["layers"]) for hop in hops}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OSError):  # OSError: a full disk, no process more
         return {}
 
 

@@ -109,6 +109,14 @@ def test_a_neighbour_without_room_leaves_the_hole_to_the_other():
     assert shown(placement) == {"n1": "0-4", "n3": "4-12"}
 
 
+def test_a_neighbour_that_says_it_has_no_memory_at_all_is_asked_for_nothing_more():
+    members = [member(1, memory_bytes=0), member(3)]
+
+    placement = place(members, SIZE, told(n1="0-4", n3="8-12"))
+
+    assert shown(placement) == {"n1": "0-4", "n3": "4-12"}
+
+
 def test_where_no_neighbour_has_room_all_is_divided_anew():
     members = [member(1), member(2), member(3)]
 

@@ -177,7 +177,8 @@ class _Placing:
         def fill(node: NodeId | None, more: int) -> float:
             if more == 0:
                 return 0.0
-            return 2.0 if node is None else (len(ranges[node]) + more) / self._rooms[node]
+            room = 0.0 if node is None else self._rooms[node]
+            return (len(ranges[node]) + more) / room if node is not None and room else 2.0
 
         inside = _inside(self._size.inseparable)
         cuts = [cut for cut in range(gap.start, gap.stop + 1) if cut not in inside]
