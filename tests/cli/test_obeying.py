@@ -11,7 +11,7 @@ from tests.mesh.members import member, served, sqlite_registry
 
 from meshnet.cli.joining import MeshPlace
 from meshnet.cli.obeying import Obedience
-from meshnet.cli.settings import Settings
+from meshnet.cli.settings import Settings, Weights
 from meshnet.cli.shard_loading import ShardLoader
 from meshnet.core.protocol.members import encode_assignments
 from meshnet.core.vocabulary import Assignments, LayerRange, Member, MemberState, ModelId
@@ -40,7 +40,9 @@ class Slow:
         raise AssertionError("nobody asks for a step")
 
 
-def obedience(registry: SqliteRegistry, cache: Path) -> tuple[MeshPlace, Obedience]:
+def obedience(
+    registry: SqliteRegistry, cache: Path
+) -> tuple[MeshPlace, Obedience, NodeService[Any]]:
     clock, compute = asyncio.get_running_loop().time, Slow()
     node = HttpRegistry(served(registry))  # type: ignore[arg-type]
     lease = Lease(node, OWN, ttl_s=60.0, clock=clock, jitter=lambda: 1.0, record=record_nothing)
@@ -49,9 +51,9 @@ def obedience(registry: SqliteRegistry, cache: Path) -> tuple[MeshPlace, Obedien
         node=OWN.node, pid=1, shards=(), compute=compute,
         limits=NodeLimits(kv_bytes_max=2**20), clock=clock,
     )  # fmt: skip
-    settings = Settings(cache_dir=cache)
+    settings = Settings(cache_dir=cache, weights=Weights.FP32)
     loader = ShardLoader(settings, service, compute, record_nothing, lambda shard: shard)  # type: ignore[arg-type]
-    return place, Obedience(settings, place, service, loader)
+    return place, Obedience(settings, place, service, loader), service
 
 
 def test_a_node_that_failed_says_so_until_it_holds_what_it_was_told(
@@ -59,7 +61,7 @@ def test_a_node_that_failed_says_so_until_it_holds_what_it_was_told(
 ):
     """Else the mesh would count on it whenever it tries again."""
     source = tmp_path / tiny_model_dir.name
-    wanted = Assignments(ModelId(source.name), str(source), "fp32")
+    wanted = Assignments(ModelId(source.name), str(source), "auto")
 
     async def main():
         registry = sqlite_registry()
@@ -70,7 +72,7 @@ def test_a_node_that_failed_says_so_until_it_holds_what_it_was_told(
             await asyncio.sleep(LOOK_S)
             return (await registry.snapshot()).members[OWN.node].member
 
-        place, obeying = obedience(registry, tmp_path)
+        place, obeying, service = obedience(registry, tmp_path)
         ready = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(each) for each in (place.run(), obeying.run(ready.set))]
@@ -89,5 +91,7 @@ def test_a_node_that_failed_says_so_until_it_holds_what_it_was_told(
 
         assert (seen.state, seen.failure) == (MemberState.READY, "")
         assert seen.layers == LayerRange(0, 2)
+        (shard,) = service.describe().shards
+        assert shard.weights == "fp32", "its own format, for it was told none"
 
     run(main, 0)

@@ -111,10 +111,13 @@ def source_for(told: Assignment, own: str) -> str:
     return told.source
 
 
-def _weights(text: str) -> Weights:
-    """Raises ModelError for a format of a later version."""
+def _weights(text: str) -> Weights | None:
+    """Return the format that is told; None leaves it to this node's own settings.
+
+    Raises ModelError for a format of a later version.
+    """
     try:
-        return Weights(text)
+        return None if text == Weights.AUTO.value else Weights(text)
     except ValueError:
         known = ", ".join(each.value for each in Weights)
         raise ModelError(f"weights: expected one of {known}, got {text!r}") from None

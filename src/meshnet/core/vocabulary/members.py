@@ -67,7 +67,7 @@ class Assignment:
     model: ModelId
     source: str
     weights: str
-    """A `WeightFormat`, or `auto`: the node chooses by its device."""
+    """A `WeightFormat`, or `auto`: as the node's own settings say, else by its device."""
     layers: LayerRange
     epoch: int
     """Later ones are higher; a node obeys none that is not."""
