@@ -175,6 +175,28 @@ def test_a_draining_member_is_replaced():
     assert shown(placement) == {"n1": "0-6", "n3": "6-12"}
 
 
+def test_who_is_needed_takes_the_layers_of_a_draining_member_only_once_that_has_left():
+    """It would load anew, and so lose the chats of both."""
+    draining, members = member(2, state=MemberState.DRAINING), [member(1), member(3)]
+    present = told(n1="0-4", n2="4-8", n3="8-12")
+
+    waiting = place([*members, draining], SIZE, present)
+    after = place(members, SIZE, told(n1="0-4", n3="8-12"))
+
+    assert shown(waiting) == {"n1": "0-4", "n3": "8-12"}
+    assert "4-8 of tiny are held by a node that drains" in waiting.reason
+    assert shown(after) == {"n1": "0-6", "n3": "6-12"}
+
+
+def test_a_hole_is_closed_at_once_though_another_member_drains():
+    draining, members = member(2, state=MemberState.DRAINING), [member(1), member(4)]
+    present = told(n1="0-2", n2="5-12", n4="5-8")
+
+    placement = place([*members, draining], SIZE, present)
+
+    assert shown(placement) == {"n1": "0-4", "n4": "4-8"}, "8-12 waits for n2 to leave"
+
+
 def test_layers_of_a_model_that_is_shorter_now_are_told_anew():
     assert shown(place([member(1)], SIZE, told(n1="0-30"))) == {"n1": "0-12"}
 

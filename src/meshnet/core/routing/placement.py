@@ -7,8 +7,10 @@
                                                                         └──no room──▶ a reason
 
 Who serves keeps what it serves: nobody moves while all layers are held, and a spare is moved
-before anybody whose layers are needed. Members that were told by their operators count as they
-are, and are told nothing. Equal members give equal placements.
+before anybody whose layers are needed. A member that drains is replaced by who is not needed, or
+once it has left: whoever is needed would lose its own chats, and those that the other still has.
+Members that were told by their operators count as they are, and are told nothing. Equal members
+give equal placements.
 
 Invariants
     * a range never ends inside an inseparable run, and never exceeds its member's room;
@@ -98,6 +100,7 @@ class _Placing:
         self._rooms = rooms_of(told, size)
         self._failed = sorted(f"{each.node}: {each.failure}" for each in members if each.failure)
         self._fixed = [layers for each in members if (layers := _fixed(each, size)) is not None]
+        self._leaving = [layers for each in members if (layers := _left_soon(each, size, present))]
         self._ranges: Ranges = {
             node: layers
             for node, layers in present.items()
@@ -108,8 +111,10 @@ class _Placing:
         gaps = self._gaps()
         if gaps and not self._ranges and not self._fixed:
             self._ranges = self._divided()
-        elif gaps and not (self._fill(gaps) or self._widen(gaps)):
-            self._ranges = self._divided() or self._ranges
+        elif gaps and not self._fill(gaps):
+            gaps = self._gaps(*self._leaving)
+            if gaps and not (self._fill(gaps) or self._widen(gaps)):
+                self._ranges = self._divided() or self._ranges
         gaps = self._gaps()
         if not gaps:
             self._double()
@@ -120,8 +125,9 @@ class _Placing:
         whole = LayerRange(0, self._size.layers_total)
         return _shared([*self._told], self._rooms, whole, self._size)
 
-    def _gaps(self) -> tuple[LayerRange, ...]:
-        return uncovered([*self._ranges.values(), *self._fixed], self._size.layers_total)
+    def _gaps(self, *besides: LayerRange) -> tuple[LayerRange, ...]:
+        held = [*self._ranges.values(), *self._fixed, *besides]
+        return uncovered(held, self._size.layers_total)
 
     def _free(self) -> list[NodeId]:
         """Return who holds nothing, most room first."""
@@ -205,6 +211,8 @@ class _Placing:
         if not gaps:
             return ""
         missing = ", ".join(map(str, gaps))
+        if not self._gaps(*self._leaving):
+            return f"layers {missing} of {self._size.model} are held by a node that drains"
         if self._failed:
             return f"layers {missing} of {self._size.model}: {self._failed[0]}"
         if not self._told:
@@ -228,6 +236,15 @@ def _fixed(member: Member, size: ModelSize) -> LayerRange | None:
     if member.assigned or not serves or member.model != size.model or member.layers is None:
         return None
     return member.layers if member.layers.stop <= size.layers_total else None
+
+
+def _left_soon(
+    member: Member, size: ModelSize, present: Mapping[NodeId, LayerRange]
+) -> LayerRange | None:
+    """Return what a member that drains still serves."""
+    if member.state is not MemberState.DRAINING or member.failure:
+        return None
+    return present.get(member.node, member.layers if member.model == size.model else None)
 
 
 def _shared(
