@@ -92,6 +92,16 @@ async def test_a_killed_child_comes_back_at_the_same_url(tmp_path: Path):
     assert [event.exit_code for event in died] == [-signal.SIGKILL]
 
 
+async def test_a_child_that_cannot_be_started_is_one_that_failed(tmp_path: Path):
+    """A machine without memory for another process may have it a moment later."""
+    absent = ChildSpec("node-1", lambda port: (str(tmp_path / "absent"),), {})
+    launcher = LocalLauncher([absent], log_dir=tmp_path, record=Seen().record, policy=QUICK)
+
+    with pytest.raises(ChildFailed, match=r"node-1 did not get ready in 2 starts[^$]*absent"):
+        async with launcher.running():
+            await launcher.ready()
+
+
 async def test_leaving_the_block_ends_every_child(tmp_path: Path):
     specs = [spec(GOOD, "node-1"), spec(GOOD, "node-2")]
     launcher = LocalLauncher(specs, log_dir=tmp_path, record=Seen().record, policy=QUICK)

@@ -32,6 +32,8 @@ from meshnet.mesh.restart import RestartBook, RestartPolicy
 from meshnet.telemetry.events import ChildDied, ChildStarted, Record
 
 READY_LINE_BYTES_MAX = 4096
+NOT_STARTED = 127
+"""The exit code of a child that never was, as shells have it."""
 
 
 class ChildFailed(MeshnetError):
@@ -125,14 +127,18 @@ class LocalLauncher:
 
     async def _live(self, child: Child, started: float) -> tuple[int, bool]:
         """Run one life of the child; return its exit code and whether it got ready."""
-        process = await asyncio.create_subprocess_exec(
-            *child.spec.command(child.port),
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            env=dict(child.spec.environment),
-            start_new_session=True,
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *child.spec.command(child.port),
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=PIPE,
+                env=dict(child.spec.environment),
+                start_new_session=True,
+            )
+        except OSError as error:  # no memory for one more process: there may be some later
+            child.log.write(f"{error}\n".encode())
+            return NOT_STARTED, False
         child.pid = process.pid
         try:
             async with asyncio.TaskGroup() as group:
