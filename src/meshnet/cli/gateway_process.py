@@ -1,7 +1,7 @@
 """The OpenAI-compatible API of this process, over nodes that run already or beside it.
 
-Beside what the gateway itself serves, `GET /mesh` tells what the head knows of its nodes; the
-same keys open it.
+Beside what the gateway itself serves, `GET /mesh` tells what the head knows of its nodes, and
+`GET /mesh/live` what happens there; the same keys open both.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from starlette.types import ASGIApp
 
 from meshnet.cli.composition import Composition, composed
 from meshnet.cli.draining import DrainMount
+from meshnet.cli.live.endpoint import Live, add_live
+from meshnet.cli.live.mesh import MeshWatch
 from meshnet.cli.machine import is_loopback
 from meshnet.cli.mesh_gateway import MeshGateway, keeps_registry, mesh_gateway
 from meshnet.cli.models import load_text, resolve_model
@@ -95,13 +97,20 @@ async def _serve(
     registry_url: str | None,
     as_json: bool,
 ) -> None:
-    telemetry = gateway_telemetry(settings)
+    live = Live()
+    telemetry = gateway_telemetry(settings, live)
     with stop_on_signals() as stop:
         source = await asyncio.to_thread(resolve_model, settings.model, settings)
         text = await asyncio.to_thread(load_text, source)
         async with (
             composed(
-                settings, ModelId(source.name), text, nodes, telemetry.record, declared=declared
+                settings,
+                ModelId(source.name),
+                text,
+                nodes,
+                telemetry.record,
+                declared=declared,
+                through=live.watching,
             ) as composition,
             _mesh(settings, composition, source, telemetry.record, registry_url) as mesh,
         ):
@@ -112,6 +121,7 @@ async def _serve(
                 settings,
                 composition,
                 telemetry,
+                live,
                 stop,
                 lambda url: print_ready("gateway", url, os.getpid(), as_json=as_json),
                 mesh,
@@ -131,12 +141,13 @@ def _mesh(
     return mesh_gateway(settings, composition, source, record, registry_url=registry_url)
 
 
-def gateway_telemetry(settings: Settings) -> Telemetry:
+def gateway_telemetry(settings: Settings, live: Live) -> Telemetry:
     return Telemetry(
         stream=sys.stderr,
         log_format=settings.log_format,
         level=settings.log_level,
         role="gateway",
+        also=live.record,
     )
 
 
@@ -155,6 +166,7 @@ async def serve_api(
     settings: Settings,
     composition: Composition,
     telemetry: Telemetry,
+    live: Live,
     stop: asyncio.Event,
     started: Callable[[str], None],
     mesh: MeshGateway | None = None,
@@ -166,7 +178,7 @@ async def serve_api(
     )
     secret = settings.mesh_token
     app = DrainMount(
-        api_app(composition, gateway_settings, telemetry, mesh),
+        api_app(composition, gateway_settings, telemetry, live, mesh),
         composition,
         token=None if secret is None else secret.get_secret_value(),
     )
@@ -182,7 +194,12 @@ async def serve_api(
                     app, gateway_settings, host=settings.host, port=settings.port, started=tell
                 )
             )
+            readiness = composition.readiness if mesh is None else mesh.readiness
+            watch = MeshWatch(composition, readiness, telemetry.pace, live.feed, live.clock)
+            watching = group.create_task(watch.run())
             await stop.wait()
+            watching.cancel()
+            live.feed.close()
             if mesh is not None:
                 mesh.close()
             serving.cancel()
@@ -192,6 +209,7 @@ def api_app(
     composition: Composition,
     settings: GatewaySettings,
     telemetry: Telemetry,
+    live: Live,
     mesh: MeshGateway | None,
 ) -> ASGIApp:
     """Return the gateway's application, with `/mesh` and the registry beside it."""
@@ -222,6 +240,7 @@ def api_app(
         )
 
     app.add_api_route("/mesh", described, methods=["GET"], include_in_schema=False)
+    add_live(app, live.feed, settings)
     return app if mesh is None else mesh.mounted(app)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from meshnet.cli.composition import RESTART_WAIT_S, Composition, composed
@@ -11,6 +11,7 @@ from meshnet.cli.models import load_text
 from meshnet.cli.settings import Settings
 from meshnet.core.vocabulary import ModelId
 from meshnet.engine.models.pull import LocalModel
+from meshnet.head import HopClient
 from meshnet.mesh.launcher import LocalLauncher
 from meshnet.telemetry.events import Record
 
@@ -22,6 +23,8 @@ async def local_mesh(
     launcher: LocalLauncher,
     record: Record,
     stop: asyncio.Event,
+    *,
+    through: Callable[[HopClient], HopClient] = lambda client: client,
 ) -> AsyncIterator[Composition | None]:
     """Run the nodes and a head over them until the block is left; None if `stop` came first."""
     async with launcher.running():
@@ -36,6 +39,7 @@ async def local_mesh(
             {child.name: child.url for child in launcher.children},
             record,
             route_wait_s=RESTART_WAIT_S,
+            through=through,
         ) as composition:
             yield composition
 

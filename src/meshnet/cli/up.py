@@ -12,6 +12,7 @@ from meshnet.cli.gateway_process import (
     refuse_taken_port,
     serve_api,
 )
+from meshnet.cli.live.endpoint import Live
 from meshnet.cli.local_mesh import local_mesh
 from meshnet.cli.local_nodes import local_launcher, split_layers
 from meshnet.cli.models import resolve_model
@@ -33,18 +34,22 @@ def up(settings: Settings, *, nodes: int, split: str | None, as_json: bool) -> N
 async def _up(
     settings: Settings, source: LocalModel, nodes: int, split: str | None, as_json: bool
 ) -> None:
-    telemetry = gateway_telemetry(settings)
+    live = Live()
+    telemetry = gateway_telemetry(settings, live)
     layers = split_layers(source, nodes=nodes, split=split)
     launcher = local_launcher(settings, layers, telemetry.record)
     with stop_on_signals() as stop:
         announce_start(source.name, layers)
         print(f"logs of the nodes: {launcher.log_dir}", file=sys.stderr)
-        async with local_mesh(settings, source, launcher, telemetry.record, stop) as composition:
+        async with local_mesh(
+            settings, source, launcher, telemetry.record, stop, through=live.watching
+        ) as composition:
             if composition is not None:
                 await serve_api(
                     settings,
                     composition,
                     telemetry,
+                    live,
                     stop,
                     lambda url: _tell_ready(url, as_json=as_json),
                 )
@@ -59,4 +64,5 @@ def announce_start(model: str, layers: Sequence[LayerRange]) -> None:
 def _tell_ready(url: str, *, as_json: bool) -> None:
     print_ready("up", url, os.getpid(), as_json=as_json)
     if not as_json:
-        print(f"  talk to it:  meshnet chat --url {url}\n  OpenAI API:  {url}/v1", flush=True)
+        print(f"  in a browser: {url}\n  talk to it:   meshnet chat --url {url}")
+        print(f"  OpenAI API:   {url}/v1", flush=True)

@@ -24,12 +24,14 @@ from meshnet.telemetry.events import (
     ForwardServed,
     GatewayAnswered,
     GenerationStarted,
+    Record,
     RegistryAway,
     SessionEvicted,
     SessionsHeld,
     ShardDegraded,
     ShardFailed,
     ShardLoaded,
+    record_nothing,
 )
 from meshnet.telemetry.metrics import Metrics
 from meshnet.telemetry.pace import Pace
@@ -62,15 +64,19 @@ class Telemetry:
         log_format: LogFormat = LogFormat.CONSOLE,
         level: LogLevel = LogLevel.INFO,
         role: str = "",
+        also: Record = record_nothing,
     ) -> None:
+        """`also` hears every event, whatever its level."""
         self.metrics = Metrics()
         self.pace = Pace()
         self._lowest = level.number
+        self._also = also
         self._log = _logger(stream, log_format, level, role)
 
     def record(self, event: Event) -> None:
         self.metrics.observe(event)
         self.pace.observe(event)
+        self._also(event)
         level = _level_of(event)
         if level < self._lowest:
             return  # a step tells two events: what nobody sees is not put into words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from meshnet.cli.bench.passing_client import PassingClient
+from meshnet.cli.passing_client import PassingClient
 from meshnet.core.protocol.messages import ForwardRequest, Reply
 from meshnet.core.vocabulary import NodeId
 from meshnet.head import HopClient

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from meshnet.cli.bench.passing_client import PassingClient
+from meshnet.cli.passing_client import PassingClient
 from meshnet.core.protocol import codec
 from meshnet.core.protocol.messages import (
     ActivationReply,

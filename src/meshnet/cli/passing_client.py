@@ -1,4 +1,4 @@
-"""A HopClient that passes every call on; measuring ones override what they look at."""
+"""A HopClient that passes every call on; others override what they look at."""
 
 from __future__ import annotations
 
