@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
-.PHONY: help setup demo test test-chaos test-etcd check slow bench peers docs families clean
+.PHONY: help setup demo test test-chaos test-etcd test-page check slow bench peers docs families clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -38,6 +38,11 @@ test: setup ## Run the test suite, JOBS=2 tests at a time
 
 test-etcd: setup ## Run what needs etcd: three members, lost leaders, the page's commands; minutes
 	@$(BIN)/python -m pytest -q -m etcd
+
+test-page: setup ## The web page in a browser: chat, stop, a node killed; minutes
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[page]'
+	@$(BIN)/python -m tools.browser
+	@$(BIN)/python -m pytest -q -m page
 
 test-chaos: setup ## Storms of faults over real processes in network namespaces; an hour and less
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tools.chaos --events 51 --out benchmarks/results

@@ -24,6 +24,7 @@ from meshnet.gateway.chat import prepare_chat
 from meshnet.gateway.completions import prepare_completion
 from meshnet.gateway.errors import ApiError, error_response, json_response
 from meshnet.gateway.models import find_model, model_list
+from meshnet.gateway.page import add_page, page_files
 from meshnet.gateway.ports import Ambient, Generator, Metrics, Readiness, TextModel
 from meshnet.gateway.settings import GatewaySettings
 from meshnet.gateway.tokenizing import detokenize, tokenize
@@ -65,7 +66,10 @@ def gateway_app(
     _add_tokens(app, service)
     _add_models(app, text, created=int(ambient.now()))
     _add_probes(app, ready, metrics)
-    app.add_middleware(Authenticated, keys=KeyRing(settings.api_keys, secret=secret))
+    page = page_files()
+    add_page(app, page)
+    keys = KeyRing(settings.api_keys, secret=secret)
+    app.add_middleware(Authenticated, keys=keys, public=frozenset(page))
     app.add_middleware(Boundary, ambient=ambient, record=record)
     return app
 

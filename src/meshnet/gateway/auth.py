@@ -4,7 +4,8 @@ Without a key the server listens on loopback only, but a web page can reach that
 name of its own that it lets point to 127.0.0.1. So a request must then name this machine.
 
 Invariants
-    * once a key is configured, every path but the probes is closed without one;
+    * once a key is configured, every path but the probes and the page's own files is closed without
+      one;
     * a key is compared in constant time, against all keys, by digest;
     * what leaves this process of a key is a digest under a secret of the process: it says that two
       requests have one owner, and nothing about the key.
@@ -55,13 +56,15 @@ def _digest(key: str) -> bytes:
 class Authenticated:
     """Let a request through only with a key, where keys are configured."""
 
-    def __init__(self, app: ASGIApp, keys: KeyRing) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyRing, public: frozenset[str]) -> None:
+        """`public` are paths that need no key, but a name of this machine where there is none."""
         self._app = app
         self._keys = keys
+        self._public = public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in PROBES:
-            refusal = self._refusal(Headers(scope=scope))
+            refusal = self._refusal(Headers(scope=scope), scope["path"])
             if refusal is not None:
                 await error_response(refusal)(scope, receive, send)
                 return
@@ -69,11 +72,12 @@ class Authenticated:
                 scope[OWNER] = self._keys.owner(Headers(scope=scope).get("authorization", ""))
         await self._app(scope, receive, send)
 
-    def _refusal(self, headers: Headers) -> ApiError | None:
+    def _refusal(self, headers: Headers, path: str) -> ApiError | None:
         if not self._keys:
             return _foreign() if _names_another(headers.get("host", "")) else None
         authorization = headers.get("authorization", "")
-        return None if self._keys.opens(authorization) else _locked(authorization)
+        is_open = path in self._public or self._keys.opens(authorization)
+        return None if is_open else _locked(authorization)
 
 
 def _names_another(host: str) -> bool:
