@@ -75,6 +75,14 @@ class ApiClient:
             raise ApiError(f"{self.url} does not say how many sessions {node} has")
         return int(values["sessions"])
 
+    def live(self) -> Iterator[dict[str, Any]]:
+        """Yield what `GET /mesh/live` tells, batch by batch. Raises ApiError."""
+        with self._told(), self._http.stream("GET", "/mesh/live") as response:
+            _check(response)
+            for line in response.iter_lines():
+                if line.startswith("data: ") and line != "data: [DONE]":
+                    yield json.loads(line.removeprefix("data: "))
+
     def stream_chat(
         self, messages: Sequence[Mapping[str, str]], options: Mapping[str, object]
     ) -> Iterator[str]:

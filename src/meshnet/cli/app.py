@@ -46,6 +46,7 @@ def build_app() -> typer.Typer:
     app.command("run", epilog=commands.RUN_EXAMPLES)(commands.run)
     app.command("chat", epilog=chat.EXAMPLES)(chat.chat)
     app.command("status", epilog=commands.STATUS_EXAMPLES)(commands.status)
+    app.command("top", epilog=commands.TOP_EXAMPLES)(commands.top)
     app.command("plan", epilog=commands.PLAN_EXAMPLES)(commands.plan)
     app.command("drain", epilog=commands.DRAIN_EXAMPLES)(commands.drain)
     app.command("pull", epilog=commands.PULL_EXAMPLES)(commands.pull)

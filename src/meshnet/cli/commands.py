@@ -56,6 +56,16 @@ STATUS_EXAMPLES = """
   meshnet status --url http://10.0.0.1:8000 --json
 """
 
+TOP_EXAMPLES = """
+[bold]Examples[/bold]
+
+  meshnet top
+
+  meshnet top --url http://10.0.0.1:8000
+
+Inside: q quits, p pauses.
+"""
+
 PLAN_EXAMPLES = """
 [bold]Examples[/bold]
 
@@ -260,6 +270,19 @@ def status(
 
     chosen = options.settings_from({}, config, settings)
     show_status(chosen, url or url_here(chosen.host, chosen.port), as_json=as_json)
+
+
+def top(
+    url: options.Url = None,
+    config: options.Config = None,
+    settings: options.Set = None,
+) -> None:
+    """Watch the mesh behind a gateway: nodes, tokens, deaths and recoveries as they happen."""
+    from meshnet.cli.live.top import show_top
+    from meshnet.cli.machine import url_here
+
+    chosen = options.settings_from({}, config, settings)
+    show_top(chosen, url or url_here(chosen.host, chosen.port))
 
 
 def plan(

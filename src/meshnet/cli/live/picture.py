@@ -1,0 +1,146 @@
+"""The mesh as `meshnet top` draws it: what the feed told last, as lines of a terminal."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from meshnet.cli.report import bytes_text
+
+HAPPENINGS_SHOWN = 64
+RATES_KEPT = 40
+LAYERS_WIDTH = 30
+GAUGE_WIDTH = 10
+KEEP = 0.85
+HUES = ("cyan", "yellow", "blue", "magenta", "green", "bright_blue")
+LEVELS = {"good": "green", "warn": "yellow", "bad": "bold red", "note": "dim"}
+BARS = "▁▂▃▄▅▆▇█"
+
+
+class Picture:
+    """What is known now. Raises KeyError or TypeError for a form that it does not read."""
+
+    def __init__(self, *, unicode: bool) -> None:
+        self._full, self._empty = ("█", "░") if unicode else ("#", ".")
+        self._bars = BARS if unicode else "_-="
+        self._mesh: Mapping[str, Any] | None = None
+        self._happenings: deque[Mapping[str, Any]] = deque(maxlen=HAPPENINGS_SHOWN)
+        self._rates: deque[float] = deque(maxlen=RATES_KEPT)
+        self._took_ms: float | None = None
+        self.trouble = ""
+
+    @property
+    def is_known(self) -> bool:
+        return self._mesh is not None
+
+    def take(self, batch: Mapping[str, Any]) -> None:
+        self.trouble = ""
+        if (mesh := batch["mesh"]) is not None:
+            self._mesh = mesh
+            self._rates.append(float(mesh["tokens_per_s"]))
+        for happening in batch["happenings"]:
+            self._happenings.appendleft(happening)
+        for step in batch["steps"]:
+            self._step(step)
+
+    def begin(self) -> None:
+        """Forget what happened: a feed tells the past again to who comes again."""
+        self._happenings.clear()
+
+    def _step(self, step: Mapping[str, Any]) -> None:
+        route = [] if self._mesh is None else [hop["node"] for hop in self._mesh["route"]]
+        if step["ok"] and step["positions"] == 1 and step["nodes"] == route:
+            before = step["ms"] if self._took_ms is None else self._took_ms
+            self._took_ms = KEEP * before + (1 - KEEP) * step["ms"]
+
+    def drawn(self, *, height: int, url: str, paused: bool = False) -> RenderableType:
+        """Return all of it in at most `height` lines."""
+        if self._mesh is None:
+            return Text(self.trouble or f"waiting for {url}")
+        nodes = self._mesh["nodes"]
+        parts: list[RenderableType] = [*self._head(self._mesh, url), self._nodes(self._mesh)]
+        used = len(nodes) + 6
+        if (token := self._token(self._mesh)) is not None:
+            parts += [Text(), token]
+            used += 2
+        parts += [Text(), *self._lines(max(0, height - used - 2))]
+        keys = "q quits   p goes on" if paused else "q quits   p pauses"
+        return Group(*parts, Text(keys, style="dim"))
+
+    def _head(self, mesh: Mapping[str, Any], url: str) -> list[RenderableType]:
+        state = Text("ready", "green") if mesh["ready"] else Text(str(mesh["detail"]), "bold red")
+        first = Text.assemble((mesh["model"], "bold"), f" at {url}: ", state)
+        if self.trouble:
+            first.append(f"   {self.trouble}", "bold red")
+        second = Text.assemble(
+            (f"{mesh['tokens_per_s']:.1f}", "bold"), " tokens/s  ", (self._spark(), "cyan"),
+            f"   {mesh['running']} running, {mesh['waiting']} waiting, "
+            f"{mesh['refills']} recovered",
+        )  # fmt: skip
+        return [first, second, Text()]
+
+    def _spark(self) -> str:
+        most = max(1.0, *self._rates)
+        top = len(self._bars) - 1
+        return "".join(self._bars[round(rate / most * top)] for rate in self._rates)
+
+    def _nodes(self, mesh: Mapping[str, Any]) -> Table:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column("node", no_wrap=True)
+        table.add_column(f"layers 0-{mesh['layers']}", no_wrap=True)
+        for title in ("", "a step", "KV", "", "weights", "sessions"):
+            table.add_column(title, justify="right", no_wrap=True)
+        for place, node in enumerate(mesh["nodes"]):
+            table.add_row(*self._row(node, mesh["layers"], HUES[place % len(HUES)]))
+        return table
+
+    def _row(self, node: Mapping[str, Any], layers: int, hue: str) -> list[RenderableType]:
+        silent = node["state"] == "silent"
+        held = node["layers"]
+        shown = f"{held[0]}-{held[1]}" if held else "none yet"
+        row: list[RenderableType] = [
+            Text(str(node["name"]), "bold red" if silent else hue),
+            self._layers(held, layers, "dim" if silent else hue),
+            Text("not answering", "bold red") if silent else shown,
+        ]
+        if "pid" not in node:
+            return row
+        step = "" if node["step_ms"] is None else f"{node['step_ms']:.1f} ms"
+        part = node["kv_bytes"] / max(1, node["kv_bytes_max"])
+        filled = round(min(1.0, part) * GAUGE_WIDTH)
+        gauge = self._full * filled + self._empty * (GAUGE_WIDTH - filled)
+        weights = f"{bytes_text(node['weight_bytes'])} {node['weights']}".rstrip()
+        kv = bytes_text(node["kv_bytes"])
+        sessions = f"{node['sessions']}/{node['sessions_max']}"
+        return [*row, step, kv, Text(gauge, hue), weights, sessions]
+
+    def _layers(self, held: Sequence[int] | None, layers: int, hue: str) -> Text:
+        if not held or not layers:
+            return Text(self._empty * LAYERS_WIDTH, "dim")
+        start, stop = (round(each * LAYERS_WIDTH / layers) for each in held)
+        stop = max(stop, start + 1)
+        return Text.assemble(
+            (self._empty * start, "dim"),
+            (self._full * (stop - start), hue),
+            (self._empty * (LAYERS_WIDTH - stop), "dim"),
+        )
+
+    def _token(self, mesh: Mapping[str, Any]) -> Text | None:
+        """Return where a token's time goes; None: not known."""
+        told = {node["node"]: node for node in mesh["nodes"]}
+        hops = [told.get(hop["node"]) for hop in mesh["route"]]
+        if self._took_ms is None or not hops:
+            return None
+        parts = [(hop["name"], hop["step_ms"]) for hop in hops if hop and hop["step_ms"]]
+        way_ms = max(0.0, self._took_ms - sum(ms for _, ms in parts))
+        shown = ", ".join(f"{name} {ms:.1f}" for name, ms in parts)
+        return Text(f"a token: {self._took_ms:.1f} ms ({shown}, way and waiting {way_ms:.1f})")
+
+    def _lines(self, room: int) -> list[RenderableType]:
+        shown = list(self._happenings)[:room]
+        return [Text(str(each["text"]), LEVELS.get(each["level"], "")) for each in shown]

@@ -1,0 +1,93 @@
+"""`meshnet top`: what it draws, and that it obeys its keys."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from pathlib import Path
+
+from rich.console import Console
+from tests.gateway.api import Gateway
+from tests.page.meshes import STEP, THREE, mesh, node, with_feed
+from tests.processes import command
+from tests.terminals import terminal
+
+from meshnet.cli.live.feed import Happening
+from meshnet.cli.live.picture import Picture
+
+DIED = {"what": "died", "level": "bad", "text": "node-2 died", "node": "node-2", "ago_s": 0.0}
+NOTHING = {"mesh": None, "steps": [], "missed": 0, "happenings": []}
+
+
+def drawn(picture: Picture, *, height: int = 30) -> str:
+    out = io.StringIO()
+    Console(file=out, width=120).print(picture.drawn(height=height, url="http://x"))
+    return out.getvalue()
+
+
+def test_nodes_layers_figures_and_the_way_of_a_token_are_drawn():
+    picture = Picture(unicode=True)
+    picture.take(NOTHING | {"mesh": mesh(*THREE)})
+    picture.take(NOTHING | {"steps": [STEP]})
+
+    shown = drawn(picture)
+
+    assert "org/toy at http://x: ready" in shown
+    assert "40.0 tokens/s" in shown
+    assert "node-2  " + "░" * 10 + "█" * 10 + "░" * 10 + "  10-20  4.0 ms  5.0 MB" in shown
+    assert "a token: 14.0 ms (node-1 4.0, node-2 4.0, node-3 4.0, way and waiting 2.0)" in shown
+
+
+def test_a_node_that_is_gone_and_what_happened_are_drawn_latest_first():
+    picture = Picture(unicode=False)
+    dead = node(2, 10, 20, state="silent")
+    missing = mesh(THREE[0], dead, ready=False, detail="nobody serves layers 10-30")
+    picture.take(NOTHING | {"mesh": missing, "happenings": [DIED | {"text": "node-2 runs"}, DIED]})
+
+    shown = drawn(picture)
+
+    assert "nobody serves layers 10-30" in shown
+    assert "not answering" in shown
+    assert shown.index("node-2 died") < shown.index("node-2 runs")
+    assert shown.isascii()
+
+
+def test_it_is_never_higher_than_the_terminal():
+    picture = Picture(unicode=True)
+    picture.take(NOTHING | {"mesh": mesh(*THREE), "happenings": [DIED] * 60, "steps": [STEP]})
+
+    for height in (16, 24, 50):
+        assert len(drawn(picture, height=height).splitlines()) <= height
+
+
+async def test_it_shows_what_happens_and_q_ends_it(tmp_path: Path):
+    gateway = Gateway()
+    feed = with_feed(gateway)
+    feed.mesh(mesh(*THREE))
+    async with gateway.served() as url:
+        with terminal("top", "--url", url, cwd=tmp_path) as top:
+            await top.shows("q quits")
+            feed.happened(Happening("died", "bad", "node-2 died", "node-2"))
+            await top.shows("node-2 died")
+            top.type("q")
+            code = await asyncio.to_thread(top.process.wait, 60)
+
+    assert code == 0
+
+
+async def test_where_nobody_watches_it_prints_once(tmp_path: Path):
+    gateway = Gateway()
+    feed = with_feed(gateway)
+    feed.mesh(mesh(*THREE))
+    async with gateway.served() as url:
+        told = await asyncio.to_thread(command, "top", "--url", url, cwd=tmp_path)
+
+    assert told.returncode == 0, told.stderr
+    assert "node-3" in told.stdout
+
+
+def test_without_a_gateway_it_says_what_to_do(tmp_path: Path):
+    told = command("top", "--url", "http://127.0.0.1:1", cwd=tmp_path)
+
+    assert told.returncode == 1
+    assert "Start a mesh with `meshnet up`" in told.stderr
