@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from tests.gateway.api import Gateway, ids_of
 from tests.gateway.scripted import Gate
+from tests.gateway.speaking_text import SpeakingText
 from tests.page.browser import opened
 
 from meshnet.gateway.settings import GatewaySettings
@@ -37,6 +38,17 @@ async def test_an_answer_is_shown_as_markdown_with_its_speed():
         assert await at.text(".assistant td >> nth=1") == "2"
         assert "tokens" in await at.text(".assistant .stats")
         assert await at.text(".user .body") == "hello"
+
+
+async def test_thoughts_are_folded_away_from_the_answer():
+    said = (*ids_of("<think>Hm.</think>Sure."), EOS)
+    async with Gateway(said, text=SpeakingText()).served() as url, opened(url) as at:
+        await at.say("hello")
+        await at.wait(".assistant .stats")
+
+        assert await at.text(".assistant .body") == "Sure."
+        await at.page.click(".thought summary")
+        assert await at.text(".thought p") == "Hm."
 
 
 async def test_stopping_ends_the_generation_and_keeps_what_was_said():

@@ -50,10 +50,12 @@ export class Answering extends EventTarget {
     let savedAt = began;
     for await (const chunk of ask(messages, numbers, signal)) {
       const choice = chunk.choices[0];
-      if (choice?.delta.content) {
+      const { content = "", reasoning_content: thought = "" } = choice?.delta ?? {};
+      if (content || thought) {
         last = performance.now();
         first ??= last;
-        message.content += choice.delta.content;
+        message.content += content ?? "";
+        if (thought) message.thought = (message.thought ?? "") + thought;
         this.#tell(chat, message);
       }
       if (choice?.finish_reason === "length") message.cut = true;

@@ -120,11 +120,21 @@ export class Conversation {
     view.item.setAttribute("aria-busy", String(busy));
     if (message.role === "user") view.body.textContent = message.content;
     else view.markdown.show(message.content);
+    if (message.thought) this.#think(message, view);
     view.item.querySelector(".failed")?.remove();
     if (message.error) view.tools.before(this.#failure(chat, message));
     view.tools.replaceChildren(...(busy ? [] : this.#tools(chat, message, view)));
     if (!busy && view.wasBusy) by("said").textContent = message.error ?? "The answer is complete.";
     view.wasBusy = busy;
+  }
+
+  /** What a model thought before it answered, folded away. */
+  #think(message, view) {
+    if (!view.thought) {
+      view.thought = make("p", {});
+      view.body.before(make("details", { class: "thought" }, make("summary", {}, "Thoughts"), view.thought));
+    }
+    view.thought.textContent = message.thought.trim();
   }
 
   #failure(chat, message) {
