@@ -318,3 +318,14 @@ def test_a_thousand_members_are_placed_by_few_divisions(monkeypatch: pytest.Monk
     assert (whole.reason, again.reason) == ("", "")
     assert len(whole.ranges) == 1024
     assert len(divisions) <= 4
+
+
+def test_spare_members_too_small_for_what_others_hold_double_it_in_parts():
+    """Else all of a model that fits one node would be gone with that node."""
+    present = told(n1="0-12")
+    small = [member(number, memory_bytes=800) for number in (2, 3, 4)]
+
+    placement = place([member(1, memory_bytes=4000), *small], TIGHT, present)
+
+    doubles = [layers for node, layers in placement.ranges.items() if "0.1:" not in node]
+    assert not uncovered(doubles, TIGHT.layers_total)

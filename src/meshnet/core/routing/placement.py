@@ -19,9 +19,11 @@ Invariants
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from meshnet.core.routing.partition import partition
 from meshnet.core.vocabulary import BadField, LayerRange, Member, MemberState, ModelId, NodeId
@@ -129,6 +131,13 @@ class _Placing:
         held = [*self._ranges.values(), *self._fixed, *besides]
         return uncovered(held, self._size.layers_total)
 
+    def _copies(self) -> list[int]:
+        """Return how many hold each layer."""
+        copies = [0] * self._size.layers_total
+        for layers in (*self._ranges.values(), *self._fixed):
+            _count(layers, copies)
+        return copies
+
     def _free(self) -> list[NodeId]:
         """Return who holds nothing, most room first."""
         free = [node for node in self._told if node not in self._ranges]
@@ -136,11 +145,11 @@ class _Placing:
 
     def _spares(self) -> list[NodeId]:
         """Return who may leave without a layer becoming nobody's, one after the other."""
-        gaps, staying, spares = self._gaps(), dict(self._ranges), []
+        copies, spares = self._copies(), []
         for node in sorted(self._ranges, reverse=True):
-            others = [layers for each, layers in staying.items() if each != node]
-            if uncovered([*others, *self._fixed], self._size.layers_total) == gaps:
-                del staying[node]
+            held = _slice(self._ranges[node])
+            if min(copies[held]) > 1:
+                copies[held] = [count - 1 for count in copies[held]]
                 spares.append(node)
         return spares
 
@@ -195,17 +204,30 @@ class _Placing:
         return best if best is not None and fills[best] <= 1 else None
 
     def _double(self) -> None:
-        """Give each free member what the fewest others hold, and fits."""
+        """Give each free member what the fewest others hold: what one of them has, or a part."""
         ranges = {*self._ranges.values(), *self._fixed}
-        copies = [0] * self._size.layers_total
-        for layers in (*self._ranges.values(), *self._fixed):
-            _count(layers, copies)
+        copies = self._copies()
         for node in self._free():
             fitting = [layers for layers in ranges if len(layers) <= self._rooms[node]]
-            if fitting:
-                chosen = min(fitting, key=lambda each: (min(copies[_slice(each)]), each))
+            chosen = min(fitting, key=lambda each: (min(copies[_slice(each)]), each), default=None)
+            if chosen is None or min(copies[_slice(chosen)]) > min(copies):
+                chosen = self._part(int(self._rooms[node]), copies) or chosen
+            if chosen is not None:
                 self._ranges[node] = chosen
                 _count(chosen, copies)
+
+    def _part(self, room: int, copies: Sequence[int]) -> LayerRange | None:
+        """Return a range of so many layers at most, of which there are the fewest copies."""
+        inside = _inside(self._size.inseparable)
+        cuts = [cut for cut in range(self._size.layers_total + 1) if cut not in inside]
+        before = [*accumulate(copies, initial=0)]
+        parts = [
+            LayerRange(start, cuts[bisect_right(cuts, start + room) - 1])
+            for start in cuts[:-1]
+            if cuts[bisect_right(cuts, start + room) - 1] > start
+        ]
+        rated = [((before[part.stop] - before[part.start]) / len(part), part) for part in parts]
+        return min(rated, key=lambda each: (each[0], -len(each[1]), each[1]))[1] if rated else None
 
     def _reason(self, gaps: Sequence[LayerRange]) -> str:
         if not gaps:
