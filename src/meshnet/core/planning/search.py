@@ -18,6 +18,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from meshnet.core.planning.mesh import HEAD
 from meshnet.core.planning.scoring import Part, Place, Scores
@@ -116,25 +117,34 @@ class Rests:
         if not left:
             return [math.inf] * self._total + [0.0]
         fastest = sorted((self._rates[at] for at in left), reverse=True)
+        reads_s = _reads_s(self._read, fastest)
         others = self._back_s + min(self._offers[at].place.speed.step_s for at in left)
-        size, rests = 0.0, [0.0]
-        for layer in reversed(range(self._total)):
-            size += self._read[layer]
-            others += min(self._floors[at][layer] for at in left)
-            rests.append(others + _read_s(size, fastest))
+        floors = (
+            map(min, *(self._floors[at] for at in left)) if len(left) > 1 else self._floors[left[0]]
+        )
+        rests = [0.0]
+        for floor, read_s in zip(reversed([*floors]), reads_s, strict=True):
+            others += floor
+            rests.append(others + read_s)
         return rests[::-1]
 
 
-def _read_s(size: float, fastest: Sequence[tuple[float, float]]) -> float:
-    """Seconds to read so much, by rates and rooms; more than all rooms together: never."""
-    seconds = 0.0
-    for rate, room in fastest:
-        part = min(size, room)
-        seconds += part / rate
-        size -= part
-        if size <= 0:
-            return seconds
-    return math.inf
+def _reads_s(read: Sequence[float], fastest: Sequence[tuple[float, float]]) -> list[float]:
+    """Seconds to read the last layer, the last two, and so on, by rates and rooms.
+
+    More than all rooms together: never.
+    """
+    rooms = iter(fastest)
+    rate, room = next(rooms)
+    seconds, reads_s = 0.0, []
+    for size in reversed(read):
+        while size > room and rate:
+            seconds, size = seconds + room / rate, size - room
+            rate, room = next(rooms, (0.0, 0.0))
+        seconds = seconds + size / rate if rate else math.inf
+        room -= size
+        reads_s.append(seconds)
+    return reads_s
 
 
 class Search:
@@ -219,7 +229,7 @@ class Search:
 
     def _needed(self, labels: list[_Label], width: int | None, below: float) -> Iterable[_Label]:
         """Yield the labels of a cut that are worth going on with, the best first."""
-        labels.sort(key=lambda label: label.value)
+        labels.sort(key=attrgetter("value"))
         kept: dict[NodeId, list[_Label]] = {}
         count = 0
         for label in labels:

@@ -225,17 +225,41 @@ def _best_way(holdings: Sequence[_Holding], kept: _Kept) -> _Way | None:
     total = holdings[0].shard.layers_total
     best: dict[int, _Way] = {0: _Way()}
     cuts = _cuts(holdings, total, kept.hops)
+    choices = _choices(holdings, kept)
     for at, stop in enumerate(cuts):
         for start in (0, *cuts[:at]):
             if start not in best:
                 continue
             layers = LayerRange(start, stop)
-            for holding in holdings:
+            for holding in choices:
                 if holding.runs(layers) and not (kept.hops and best[start].visits(holding.node)):
                     way = best[start].extended(holding, layers, kept)
                     if stop not in best or way.cost < best[stop].cost:
                         best[stop] = way
     return best.get(total)
+
+
+def _choices(holdings: Sequence[_Holding], kept: _Kept) -> list[_Holding]:
+    """Return those that may be on a best way: of many alike the best few, and all that are kept.
+
+    A way visits nobody twice, so behind and between kept hops it may need one more of a kind.
+    """
+    nodes = {hop.node for hop in kept.hops}
+    alike: dict[tuple[LayerRange, bool, str], list[_Holding]] = {}
+    for holding in holdings:
+        arithmetic = holding.shard.arithmetic if nodes else ""
+        key = (holding.shard.layers, holding.wire == 0, arithmetic)
+        alike.setdefault(key, []).append(holding)
+    chosen = [holding for holding in holdings if holding.node in nodes]
+    for each in alike.values():
+        others = [holding for holding in each if holding.node not in nodes]
+        chosen += sorted(others, key=_rank)[: len(nodes) + 1]
+    return chosen
+
+
+def _rank(holding: _Holding) -> tuple[bool, bool, float, NodeId]:
+    uncached = not holding.shard.capabilities.kv_cache
+    return holding.suspect, uncached, holding.load, holding.node
 
 
 def _cuts(holdings: Sequence[_Holding], total: int, kept: Collection[Hop]) -> list[int]:
