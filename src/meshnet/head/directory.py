@@ -246,7 +246,7 @@ class Directory:
             await self._news.wait()
             self._news.clear()
             changed, self._changed = self._changed, set()
-            await self._describe_all(changed)
+            await self._describe_all(sorted(changed))
 
     async def _describe_all(self, nodes: Collection[NodeId]) -> None:
         async with asyncio.TaskGroup() as asking:
