@@ -47,10 +47,11 @@ test-page: setup ## The web page in a browser: chat, stop, a node killed; minute
 test-chaos: setup ## Storms of faults over real processes in network namespaces; an hour and less
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tools.chaos --events 51 --out benchmarks/results
 
-slow: setup ## Run what takes longer: all families, all models, 2,000 simulated clusters
+slow: setup ## Run what takes longer: all families, all models, 12,000 simulated clusters; hours
 	@$(BIN)/python -m pytest -q -m slow --timeout 3600
 	@$(BIN)/meshnet simulate --seeds 1000 --faults calm
 	@$(BIN)/meshnet simulate --seeds 1000 --faults storm
+	@$(BIN)/meshnet simulate --seeds 10000 --faults churn
 
 bench: setup ## Measure the acceptance table, flatness, split tax, killed nodes; an hour and more
 	@$(BIN)/meshnet bench acceptance

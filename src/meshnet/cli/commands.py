@@ -96,12 +96,15 @@ SIMULATE_EXAMPLES = """
   meshnet simulate --seeds 1000 --faults storm
 
   meshnet simulate --seeds 1 --first 119 --faults storm     replay one seed
+
+  meshnet simulate --seeds 1000 --faults churn              nodes come and go
 """
 
 
 class Faults(StrEnum):
     CALM = "calm"
     STORM = "storm"
+    CHURN = "churn"
 
 
 def up(

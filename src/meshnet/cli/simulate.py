@@ -47,6 +47,13 @@ def _tell(result: CampaignResult) -> None:
         f"{result.generations} generations, {result.tokens} tokens, {result.refills} refills, "
         f"{result.virtual_s / 3600:.1f} h of virtual time in {result.wall_s:.1f} s"
     )
+    for row in result.churn:
+        print(
+            f"events {row.spacing:g} times as far apart: {row.availability:.1%} of the time"
+            f" a route, {row.refilled_per_thousand:.0f} positions refilled per 1,000 tokens; after"
+            f" {row.losses} losses the next token in {row.gap_median_s:.2f} s (median),"
+            f" {row.gap_p95_s:.1f} s (95 %), {row.gap_max_s:.1f} s (worst)"
+        )
     if not result.passed:
         print(f"first complaint: {result.first_complaint}")
         for seed in result.first_seeds:

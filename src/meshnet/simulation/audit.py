@@ -71,6 +71,11 @@ class AuditedStore(Store):
         self._settle(before, session, asked["now"])
         return lease
 
+    def replay(self, session: SessionId, **asked: Any) -> Kept[ToyState]:
+        kept = super().replay(session, **asked)
+        self._touched[session] = asked["now"]
+        return kept
+
     def commit(self, lease: ToyLease, **result: Any) -> bool:
         before = set(self._shelf.entries)
         committed = super().commit(lease, **result)

@@ -10,7 +10,7 @@ from enum import Enum
 
 from meshnet.head import FinishEvent, GenerationFailed, GenerationRequest, Head, TokenEvent
 from meshnet.head.lingering import shared
-from meshnet.simulation.plan import LAYERS_TOTAL, ChatPlan
+from meshnet.simulation.plan import ChatPlan
 from meshnet.simulation.toy_shard import oracle
 
 
@@ -34,6 +34,7 @@ class Outcome:
     endings: int = 0
     started_at: float = 0.0
     first_token_at: float | None = None
+    ended_at: float = 0.0
     cached: int = 0
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -41,7 +42,7 @@ class Outcome:
         """Tokens must be the oracle's; where the chat did not finish, the oracle's first ones."""
         plan, seen = self.plan, tuple(self.tokens)
         count = plan.tokens_max if self.ending is Ending.FINISHED else len(seen)
-        expected = oracle(plan.prompt, plan.sampling, count, LAYERS_TOTAL, plan.stop_ids)
+        expected = oracle(plan.prompt, plan.sampling, count, plan.layers_total, plan.stop_ids)
         if seen == expected:
             return None
         return f"{plan.name}: expected tokens {expected}, got {seen}"
@@ -72,7 +73,7 @@ class Outcome:
             if self.cached and each is not self and (each.plan.owner, each.plan.head) == mine
         ]
         texts = [
-            (*p.prompt, *oracle(p.prompt, p.sampling, p.tokens_max, LAYERS_TOTAL, p.stop_ids))
+            (*p.prompt, *oracle(p.prompt, p.sampling, p.tokens_max, p.layers_total, p.stop_ids))
             for p in own
         ]
         known = max((shared(text, self.plan.prompt) for text in texts), default=0)
@@ -97,6 +98,7 @@ async def converse(
     except TimeoutError:
         outcome.ending = Ending.LEFT
     finally:
+        outcome.ended_at = loop.time()
         outcome.over.set()
 
 

@@ -11,6 +11,20 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Costs:
+    """What churn cost the clients of one seed."""
+
+    spacing: float = 0.0
+    """How many times as far apart events were as in the wildest churn; 0: there was none."""
+    looks: int = 0
+    """Times that a head was asked for a route, at even distances while nodes came and went."""
+    routes: int = 0
+    """Those of them at which it had one."""
+    gaps_s: tuple[float, ...] = ()
+    """From the last token before a loss to the next one."""
+
+
+@dataclass(frozen=True, slots=True)
 class History:
     """One seed's verdict. Each complaint is a sentence that names the chat or the node."""
 
@@ -27,6 +41,7 @@ class History:
     """Those of the refills in which some hops kept what they held."""
     refilled_positions: int = 0
     """What hops ran again for refills, those of each hop counted."""
+    costs: Costs = Costs()
 
     @property
     def complaints(self) -> tuple[str, ...]:

@@ -10,9 +10,10 @@ process answers nothing: its callers see a reset or silence.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 from meshnet.core.scheduling.scheduler import StepScheduler
@@ -55,7 +56,8 @@ class SimCompute:
     """
 
     def __init__(self, rng: random.Random, *, step_max_s: float) -> None:
-        self._rng, self._step_max_s = rng, step_max_s
+        self.step_s: Callable[[], float] = lambda: rng.uniform(0.0005, step_max_s)
+        """Draws what one step takes."""
         self._loop = asyncio.get_running_loop()
         self._functions: deque[_Function] = deque()
         self._scheduler = StepScheduler()
@@ -138,7 +140,7 @@ class SimCompute:
     def _work(self, end: Callable[[], None], *, steps: int) -> None:
         """Be busy with what has begun; `end` tells those who wait for it."""
         self._working = True
-        seconds = self._rng.uniform(0.0005, self._step_max_s) * (1.0 + 0.06 * (steps - 1))
+        seconds = self.step_s() * (1.0 + 0.06 * (steps - 1))
         self._loop.call_later(seconds, self._finish, end)
 
     def _finish(self, end: Callable[[], None]) -> None:
@@ -173,6 +175,7 @@ class Machine(Generic[S]):
         self._handlers: dict[asyncio.Task[None], None] = {}
         self._going = asyncio.Event()
         self._stops = 0
+        self._beside: asyncio.Task[None] | None = None
         self.up = False
         self.boot()
 
@@ -188,14 +191,15 @@ class Machine(Generic[S]):
         self.up = True
 
     def kill(self, down_s: float) -> None:
-        """End the process at once, as SIGKILL does, and start it again after `down_s`."""
+        """End the process at once, as SIGKILL does; it starts again after `down_s`, if ever."""
         if not self.up:
             return
         self.up = False
         self.compute.kill()
         for handler in tuple(self._handlers):
             handler.cancel()
-        self._loop.call_later(down_s, self.boot)
+        if math.isfinite(down_s):
+            self._loop.call_later(down_s, self.boot)
 
     def stop(self, seconds: float) -> None:
         """Stop the process, as SIGSTOP does, and continue it after `seconds`."""
@@ -213,6 +217,21 @@ class Machine(Generic[S]):
         if self._stops == 0:
             self._going.set()
             self.compute.resume()
+
+    async def going(self) -> None:
+        """Return once the process is not stopped."""
+        await self._going.wait()
+
+    def beside(self, work: Coroutine[None, None, None]) -> None:
+        """Do something until it ends, `end_beside`, or the process is killed."""
+        task = self._tasks.create_task(work)
+        self._handlers[task] = None
+        task.add_done_callback(self._handlers.pop)
+        self._beside = task
+
+    def end_beside(self) -> None:
+        if self._beside is not None:
+            self._beside.cancel()
 
     def accept(
         self, call: Callable[[S], Awaitable[T]], answer: Callable[[T | HopLost], None]

@@ -30,7 +30,7 @@ class Network:
         copies = 0 if self._rng.random() < self.faults.lost else 1
         copies += self._rng.random() < self.faults.duplicated
         for _ in range(copies):
-            self._loop.call_later(self._delay_s(), self._arrive, head, node, deliver)
+            self._loop.call_later(self.delay_s(head, node), self._arrive, head, node, deliver)
 
     def in_order(
         self, head: str, node: NodeId, not_before: float, deliver: Callable[[], None]
@@ -40,7 +40,7 @@ class Network:
         A stream loses and doubles nothing; cut off, it falls silent.
         """
         # A loop calls what is due at one time in any order: so nothing is.
-        at = max(self._loop.time() + self._delay_s(), math.nextafter(not_before, math.inf))
+        at = max(self._loop.time() + self.delay_s(head, node), math.nextafter(not_before, math.inf))
         self._loop.call_at(at, self._arrive, head, node, deliver)
         return at
 
@@ -66,7 +66,8 @@ class Network:
             self.delivered += 1
             deliver()
 
-    def _delay_s(self) -> float:
+    def delay_s(self, head: str, node: NodeId) -> float:
+        """Draw what one message takes between these two."""
         longest = self.faults.delay_max_s
         if self._rng.random() < self.faults.slow:
             longest = self.faults.slow_max_s

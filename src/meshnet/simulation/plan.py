@@ -72,6 +72,8 @@ class ChatPlan:
     stalls_s: float = 0.0
     follows: str | None = None
     """It starts `starts_s` after the chat of this name is over."""
+    layers_total: int = LAYERS_TOTAL
+    """Of the model it is with."""
 
 
 @dataclass(frozen=True, slots=True)

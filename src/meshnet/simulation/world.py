@@ -31,7 +31,7 @@ from meshnet.core.generation.machine import Generation
 from meshnet.core.generation.questions import Questions
 from meshnet.core.generation.relocating import RelocatingGeneration
 from meshnet.core.sessions.store import SessionCacheStore
-from meshnet.core.vocabulary import NodeId, SessionId
+from meshnet.core.vocabulary import LayerRange, NodeId, SessionId
 from meshnet.head import Directory, Head, HeadLimits
 from meshnet.head import driver as head_driver
 from meshnet.head.directory import DirectoryLimits
@@ -45,7 +45,7 @@ from meshnet.simulation.audit import Store, audited
 from meshnet.simulation.chaos import Chaos
 from meshnet.simulation.clients import Ending, Outcome, converse
 from meshnet.simulation.faults import Faults
-from meshnet.simulation.history import History, broken
+from meshnet.simulation.history import Costs, History, broken
 from meshnet.simulation.loop import VirtualLoop, run
 from meshnet.simulation.machine import Machine, SimCompute
 from meshnet.simulation.network import Network
@@ -104,6 +104,7 @@ class SimHead:
     name: str
     client: SimHopClient
     head: Head
+    directory: Directory
     chats: list[tuple[Outcome, asyncio.Task[None]]] = field(default_factory=list)
 
     def crash(self) -> None:
@@ -136,6 +137,16 @@ class World:
         self.network = Network(self.rng, faults)
         self._sessions = 0
 
+    heal_at_s, limit_s = HEAL_AT_S, LIMIT_S
+
+    def generation(self) -> type[Generation]:
+        """What heads run for each request."""
+        return self.parts.generation
+
+    def costs(self) -> Costs:
+        """What churn cost; here nobody comes or goes for good."""
+        return Costs()
+
     async def live(self) -> None:
         """Start everything, let the clients chat, heal, wait out the TTL, judge what is left."""
         async with asyncio.TaskGroup() as tasks:
@@ -159,13 +170,13 @@ class World:
             watching.cancel()
 
     async def _chat_unwatched(self) -> None:
-        """Return when every client is done and everything is healed, at LIMIT_S at the latest."""
+        """Return when every client is done and everything is healed, at `limit_s` at the latest."""
         names = [*(each.name for each in self.heads), *self.machines]
         by_name = {outcome.plan.name: outcome for outcome in self.outcomes}
         chaos = Chaos(self.rng, self.network, list(self.machines.values()), names)
         with suppress(TimeoutError):
-            async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
-                group.create_task(chaos.until_healed(self.faults, HEAL_AT_S))
+            async with asyncio.timeout(self.limit_s), asyncio.TaskGroup() as group:
+                group.create_task(chaos.until_healed(self.faults, self.heal_at_s))
                 for outcome in self.outcomes:
                     home = self.heads[outcome.plan.head]
                     after = by_name.get(outcome.plan.follows or "")
@@ -178,7 +189,7 @@ class World:
         loop = asyncio.get_running_loop()
         for node, at_s in self.cluster.drains:
             loop.call_later(at_s, self._drain, node)
-            loop.call_later(HEAL_AT_S, partial(self._drain, undo=True), node)
+            loop.call_later(self.heal_at_s, partial(self._drain, undo=True), node)
 
     def _drain(self, node: NodeId, *, undo: bool = False) -> None:
         service = self.machines[node].service
@@ -188,7 +199,7 @@ class World:
     def _plan_crashes(self) -> None:
         loop = asyncio.get_running_loop()
         for index in sorted(self.cluster.crashing_heads):
-            loop.call_later(self.rng.uniform(0.5, HEAL_AT_S), self.heads[index].crash)
+            loop.call_later(self.rng.uniform(0.5, self.heal_at_s), self.heads[index].crash)
 
     def _machine(self, node: NodePlan, tasks: asyncio.TaskGroup) -> Machine[Service]:
         boot = partial(self._boot, node)
@@ -213,7 +224,7 @@ class World:
                 kv_cache=node.kind is not Kind.CACHELESS,
                 batch=node.batches,
             ),
-            fail_after=partial(self._fails_after, node),
+            fail_after=partial(self._fails_after, node.layers),
         )
         if node.kind is Kind.OLD:
             return OldNode(node.node, shard, compute)
@@ -233,9 +244,9 @@ class World:
             givers=SimHopClient(node.node, self.network, self.machines),
         )
 
-    def _fails_after(self, node: NodePlan) -> int | None:
+    def _fails_after(self, layers: LayerRange) -> int | None:
         if self.rng.random() < self.network.faults.out_of_memory:
-            return self.rng.randrange(len(node.layers))
+            return self.rng.randrange(len(layers))
         return None
 
     async def _head(self, index: int, stack: AsyncExitStack) -> SimHead:
@@ -249,7 +260,7 @@ class World:
             legacy=legacy,
             streams=index in self.cluster.streaming_heads,
         )
-        nodes = [node.node for node in self.cluster.nodes]
+        nodes = self._listed()
         if index % 2:
             nodes.reverse()
         directory = Directory(client, nodes, clock=clock, limits=DIRECTORY_LIMITS)
@@ -265,7 +276,11 @@ class World:
         )
         await stack.enter_async_context(directory)
         await stack.enter_async_context(head)
-        return SimHead(name, client, head)
+        return SimHead(name, client, head, directory)
+
+    def _listed(self) -> list[NodeId]:
+        """The nodes that heads know from the start."""
+        return [node.node for node in self.cluster.nodes]
 
     def _head_limits(self, index: int) -> HeadLimits:
         """A head of ADR-0022 sends no digest, and so no guesses, and goes on with nothing."""
@@ -287,7 +302,7 @@ class World:
     def _judge_leftovers(self) -> None:
         for machine in self.machines.values():
             service = machine.service
-            if isinstance(service, NodeService):
+            if machine.up and isinstance(service, NodeService):
                 service.check_integrity()
                 left = service.describe()
                 if left.sessions or left.kv_bytes:
@@ -325,6 +340,7 @@ class World:
             wrong=_said(each.wrong() for each in outcomes),
             unfinished=_said(each.unfinished() for each in outcomes),
             violations=(*_said(violations), *self.complaints),
+            costs=self.costs(),
         )
 
 
@@ -343,19 +359,21 @@ def simulate_plan(
     faults: Faults,
     parts: Parts = REAL_PARTS,
     watch: Callable[[World], Coroutine[None, None, None]] | None = None,
+    build: Callable[..., World] | None = None,
 ) -> History:
     """Run one cluster. What the seed decides besides the plan: faults, delays and waits.
 
-    `watch` runs beside the clients until they are done; it may look and break things.
+    `watch` runs beside the clients until they are done; it may look and break things. `build` is
+    called with what a `World` is made from.
     """
 
     async def main() -> History:
-        world = World(seed, cluster, faults, parts, watch)
+        world = (build or World)(seed, cluster, faults, parts, watch)
         store = audited(parts.store, world.complaints)
         with ExitStack() as patches:
             patches.enter_context(patch.object(node_shards, "SessionCacheStore", store))
             patches.enter_context(
-                patch.object(head_driver, "RelocatingGeneration", parts.generation)
+                patch.object(head_driver, "RelocatingGeneration", world.generation())
             )
             patches.enter_context(patch.object(head_driver, "LingeringSessions", parts.lingering))
             patches.enter_context(patch.object(node_steps, "LeavingRows", parts.leaving))
