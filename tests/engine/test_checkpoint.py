@@ -185,6 +185,21 @@ def test_a_model_that_needs_code_of_its_own_is_refused(tmp_path: Path):
         load_shard(tmp_path, LayerRange(0, 2))
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("num_attention_heads", 34), ("hidden_size", "wide"), ("num_hidden_layers", None)],
+)
+def test_a_configuration_that_contradicts_itself_is_refused(
+    tmp_path: Path, field: str, value: object
+):
+    path = save_family(tmp_path, "llama")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {field: value}))
+
+    with pytest.raises(ModelError, match=r"(config\.json|cannot load layers)"):
+        load_shard(path, LayerRange(0, 2))
+
+
 def test_layers_beyond_the_model_are_refused(tmp_path: Path):
     path = save_family(tmp_path, "llama")
 

@@ -141,7 +141,8 @@ def read_config(path: Path) -> Any:
         raise ModelError(f"{path}: no config.json, so not a model in Hugging Face layout")
     try:
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    # A configuration that contradicts itself fails by whatever validates its class.
+    except Exception as error:
         raise ModelError(f"{path}/config.json: {_reason(path, error)}") from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(f"{path}: {config.model_type!r} is no causal language model known here")
@@ -149,14 +150,14 @@ def read_config(path: Path) -> Any:
 
 
 def _reason(path: Path, error: Exception) -> str:
-    """One line; where the library would have us upgrade it, which is pinned, the type alone."""
+    """Two lines as one; where the library would have us upgrade it, the type alone."""
     try:
         kind = json.loads((path / "config.json").read_text(encoding="utf-8")).get("model_type")
     except (OSError, ValueError, AttributeError):
         kind = None
     if isinstance(kind, str) and kind not in CONFIG_MAPPING:
         return f"model type {kind!r} is not known to transformers {transformers_version}"
-    return str(error).partition("\n")[0]
+    return " ".join(line.strip() for line in str(error).splitlines()[:2])
 
 
 def load_layers(

@@ -74,14 +74,17 @@ def load_shard(
     Raises:
         ModelError: the directory is no model, is damaged, or cannot be cut there.
     """
-    config, where = read_config(path), _device(device)
-    check_separable(layers, inseparable_layers(config))
-    # Before the weights: what reading a tokenizer takes is free again when they come.
-    texts = token_text or _token_texts(path, layers, config, report)
-    give_back()
+    where = _device(device)
+    with _as_model_errors(path, layers):
+        config = read_config(path)
+        check_separable(layers, inseparable_layers(config))
+        # Before the weights: what reading a tokenizer takes is free again when they come.
+        texts = token_text or _token_texts(path, layers, config, report)
+        give_back()
+        checkpoint = Checkpoint(path)
     return _made(
         path,
-        Checkpoint(path),
+        checkpoint,
         config,
         layers,
         model=model or ModelId(path.name),

@@ -262,7 +262,7 @@ def _context_length(path: Path, config: Mapping[str, Any], tokenizer: Any) -> in
 
     try:
         whole = AutoConfig.from_pretrained(path, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # whatever validates the class of a configuration
         raise ModelError(f"{path}: cannot read its configuration: {error}") from error
     decoder = whole.get_text_config(decoder=True)
     found = stated_context(lambda name: getattr(decoder, name, None))
