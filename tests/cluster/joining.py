@@ -25,6 +25,11 @@ class JoiningMesh:
         self._processes: list[MeshnetProcess] = []
         self.url = f"http://127.0.0.1:{free_port()}"
 
+    @property
+    def joins(self) -> str:
+        """Where nodes join."""
+        return self.url
+
     def serve(self) -> MeshnetProcess:
         """Start the gateway, or start it again on what it left behind."""
         port = self.url.rpartition(":")[2]
@@ -37,7 +42,7 @@ class JoiningMesh:
     def node(self, port: int = 0, *more: str, token: str = MESH_TOKEN) -> MeshnetProcess:
         """Let a node join; it is not waited for."""
         process = MeshnetProcess(
-            ["node", "--join", self.url, "--port", str(port), "--json-ready", *more],
+            ["node", "--join", self.joins, "--port", str(port), "--json-ready", *more],
             self._environment() | {"MESHNET_MESH_TOKEN": token},
         )
         self._processes.append(process)

@@ -37,6 +37,8 @@ SERVE_EXAMPLES = """
 
   meshnet serve --registry http://10.0.0.1:8000      the same nodes, a second API
 
+  meshnet serve --registry etcd://127.0.0.1:2379     members in etcd; gateways come and go
+
   meshnet serve --node http://127.0.0.1:9001 --node http://127.0.0.1:9002
 """
 
@@ -54,6 +56,8 @@ STATUS_EXAMPLES = """
   meshnet status
 
   meshnet status --url http://10.0.0.1:8000 --json
+
+  meshnet status --registry etcd://127.0.0.1:2379            the members, without a gateway
 """
 
 TOP_EXAMPLES = """
@@ -172,7 +176,7 @@ def node(
     shards = ShardChoice.all_of(chosen.model, layers, shard or ())
     if not shards and join is None:
         raise _without_layers(chosen.model)
-    joining = Joining.of(join, advertise)
+    joining = Joining.of(chosen, join, advertise)
     run_node(
         chosen,
         shards,
@@ -203,7 +207,9 @@ def serve(
     registry: Annotated[
         str | None,
         typer.Option(
-            "--registry", metavar="URL", help="A gateway whose mesh to use, instead of one here."
+            "--registry",
+            metavar="URL",
+            help="The mesh to use, instead of one here: a gateway's, or etcd://HOST:PORT[,…].",
         ),
     ] = None,
     model: options.Model = None,
@@ -263,6 +269,7 @@ def run(
 
 def status(
     url: options.Url = None,
+    registry: options.Registry = None,
     as_json: options.Json = False,
     config: options.Config = None,
     settings: options.Set = None,
@@ -272,6 +279,13 @@ def status(
     from meshnet.cli.status import show_status
 
     chosen = options.settings_from({}, config, settings)
+    if registry is not None:
+        from meshnet.cli.registry_members import show_members
+
+        if url is not None:
+            raise typer.BadParameter("expected either --url or --registry, not both")
+        show_members(chosen, registry, as_json=as_json)
+        return
     show_status(chosen, url or url_here(chosen.host, chosen.port), as_json=as_json)
 
 
@@ -329,15 +343,21 @@ def drain(
     gateway: Annotated[
         str | None, typer.Option("--gateway", metavar="URL", help="A gateway that knows it.")
     ] = None,
+    registry: options.Registry = None,
     undo: Annotated[bool, typer.Option("--undo", help="Let it take sessions again.")] = False,
     config: options.Config = None,
     settings: options.Set = None,
 ) -> None:
     """Let a node leave: its chats move to others, then it ends."""
-    from meshnet.cli.drain_command import drain_node
+    from meshnet.cli.drain_command import drain_member, drain_node
     from meshnet.cli.machine import url_here
 
     chosen = options.settings_from({}, config, settings)
+    if registry is not None:
+        if gateway is not None:
+            raise typer.BadParameter("expected either --gateway or --registry, not both")
+        drain_member(chosen, node, registry, undo=undo)
+        return
     drain_node(chosen, node, gateway or url_here(chosen.host, chosen.port), undo=undo)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -18,21 +19,38 @@ GONE = ("node_lost", "node_not_found")
 """It does not answer; or it had joined, and is no member of the mesh any more."""
 
 
+class Drains(Protocol):
+    def drain(self, node: str, *, undo: bool = False) -> int:
+        """Ask a node to take no new sessions, or again; return how many it has. Raises ApiError."""
+        ...
+
+
 def drain_node(settings: Settings, node: str, url: str, *, undo: bool) -> None:
     """Drain `node` behind the gateway at `url` and wait until it has left. Raises ApiError."""
     secret = settings.mesh_token
-    console = Console(stderr=True)
     token = None if secret is None else secret.get_secret_value()
     with ApiClient(url, token, option="--gateway") as client:
-        left = client.drain(node, undo=undo)
-        if undo:
-            console.print(f"{node} takes sessions again", highlight=False)
-            return
-        _watch(client, node, left, settings.drain_seconds + GRACE_S, console)
+        _drain(client, settings, node, undo=undo)
+
+
+def drain_member(settings: Settings, node: str, url: str, *, undo: bool) -> None:
+    """The same of a member of the registry at `url`, without a gateway. Raises MeshnetError."""
+    from meshnet.cli.registry_members import MemberDrain
+
+    _drain(MemberDrain(settings, url), settings, node, undo=undo)
+
+
+def _drain(client: Drains, settings: Settings, node: str, *, undo: bool) -> None:
+    console = Console(stderr=True)
+    left = client.drain(node, undo=undo)
+    if undo:
+        console.print(f"{node} takes sessions again", highlight=False)
+        return
+    _watch(client, node, left, settings.drain_seconds + GRACE_S, console)
     console.print(f"{node} has left", highlight=False)
 
 
-def _watch(client: ApiClient, node: str, left: int, within_s: float, console: Console) -> None:
+def _watch(client: Drains, node: str, left: int, within_s: float, console: Console) -> None:
     """Show how many of `left` sessions have gone, until the node has. Raises ApiError."""
     until = time.monotonic() + within_s
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())

@@ -26,6 +26,7 @@ from meshnet.cli.mesh_gateway import MeshGateway, keeps_registry, mesh_gateway
 from meshnet.cli.models import load_text, resolve_model
 from meshnet.cli.options import print_ready
 from meshnet.cli.plan_file import mesh_values
+from meshnet.cli.registries import EtcdPlace, check_registry, registry_place
 from meshnet.cli.report import NodeReport, as_json, report_of
 from meshnet.cli.serving import run_loop, stop_on_signals
 from meshnet.cli.settings import Settings, SettingsError, base_url
@@ -47,10 +48,11 @@ def run_gateway(
 ) -> None:
     """Serve over the nodes at `urls` and those that join, until asked to stop.
 
-    They join here, or at the gateway of `registry_url`. Raises MeshnetError.
+    They join here, or at the registry of `registry_url`. Raises MeshnetError.
     """
-    if registry_url is not None:
-        registry_url = base_url(registry_url, "--registry")
+    place = None if registry_url is None else registry_place(registry_url, "--registry")
+    if place is not None:
+        check_registry(settings, place)
     elif not urls and not keeps_registry(settings):
         raise SettingsError(
             f"--host {settings.host}: a gateway that nodes can join beyond loopback needs "
@@ -63,7 +65,7 @@ def run_gateway(
     declared = {NodeId(url): layers for url, layers in given if layers is not None}
     refuse_exposed(settings)
     refuse_taken_port(settings)
-    run_loop(lambda: _serve(settings, nodes, declared, registry_url, as_json))
+    run_loop(lambda: _serve(settings, nodes, declared, place, as_json))
 
 
 def _node(text: str) -> tuple[str, LayerRange | None]:
@@ -94,7 +96,7 @@ async def _serve(
     settings: Settings,
     nodes: Mapping[str, str],
     declared: Mapping[NodeId, LayerRange],
-    registry_url: str | None,
+    place: str | EtcdPlace | None,
     as_json: bool,
 ) -> None:
     live = Live()
@@ -112,7 +114,7 @@ async def _serve(
                 declared=declared,
                 through=live.watching,
             ) as composition,
-            _mesh(settings, composition, source, telemetry.record, registry_url) as mesh,
+            _mesh(settings, composition, source, telemetry.record, place) as mesh,
         ):
             state = composition.readiness() if mesh is None else mesh.readiness()
             if not state.ready:
@@ -133,12 +135,12 @@ def _mesh(
     composition: Composition,
     source: LocalModel,
     record: Record,
-    registry_url: str | None,
+    place: str | EtcdPlace | None,
 ) -> AbstractAsyncContextManager[MeshGateway | None]:
     """Return the part that the gateway takes in a mesh; None: it may keep no registry."""
-    if registry_url is None and not keeps_registry(settings):
+    if place is None and not keeps_registry(settings):
         return nullcontext()
-    return mesh_gateway(settings, composition, source, record, registry_url=registry_url)
+    return mesh_gateway(settings, composition, source, record, elsewhere=place)
 
 
 def gateway_telemetry(settings: Settings, live: Live) -> Telemetry:

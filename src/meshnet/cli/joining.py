@@ -26,7 +26,14 @@ from meshnet.cli.machine import (
     machine_id,
     url_here,
 )
-from meshnet.cli.settings import Settings, SettingsError, base_url
+from meshnet.cli.registries import (
+    EtcdPlace,
+    check_registry,
+    opened_registry,
+    reachable,
+    registry_place,
+)
+from meshnet.cli.settings import Settings, SettingsError
 from meshnet.core.protocol.members import decode_assignments, node_url
 from meshnet.core.vocabulary import (
     WIRE_VERSION,
@@ -42,9 +49,8 @@ from meshnet.core.vocabulary import (
 )
 from meshnet.mesh.placing import ASSIGNMENTS
 from meshnet.mesh.registry.following import Following, View
-from meshnet.mesh.registry.http_client import HttpExchange, HttpRegistry
 from meshnet.mesh.registry.lease import Lease
-from meshnet.mesh.registry.ports import RegistryLost, RegistryRefused
+from meshnet.mesh.registry.ports import Registry, RegistryLost, RegistryRefused
 from meshnet.telemetry.events import Record
 
 RETRY_S = 1.0
@@ -56,14 +62,16 @@ WILDCARDS = ("0.0.0.0", "::")
 class Joining:
     """Whom a node asks to be let in, and the URL at which others reach it (None: found out)."""
 
-    registry: str
+    registry: str | EtcdPlace
     advertise: str | None = None
 
     @classmethod
-    def of(cls, join: str | None, advertise: str | None) -> Joining | None:
+    def of(cls, settings: Settings, join: str | None, advertise: str | None) -> Joining | None:
         """Read `--join` and `--advertise`; None: the node joins nobody. Raises SettingsError."""
         if join is not None:
-            return cls(base_url(join, "--join"), advertise)
+            place = registry_place(join, "--join")
+            check_registry(settings, place)
+            return cls(place, advertise)
         if advertise is not None:
             raise SettingsError("--advertise: expected --join too")
         return None
@@ -74,10 +82,11 @@ def advertised(joining: Joining, settings: Settings, listener: socket.socket) ->
     host, port = listener.getsockname()[:2]
     if joining.advertise is None and host in WILDCARDS:
         try:
-            host = address_towards(joining.registry)
+            host = address_towards(reachable(joining.registry))
         except OSError as error:
             raise SettingsError(
-                f"--join {joining.registry}: {error}. Say by --advertise how others reach this node"
+                f"--join {reachable(joining.registry)}: {error}. "
+                "Say by --advertise how others reach this node"
             ) from None
     try:
         return node_url(joining.advertise or url_here(host, port), "--advertise")
@@ -90,7 +99,7 @@ class MeshPlace:
 
     def __init__(
         self,
-        registry: HttpRegistry,
+        registry: Registry,
         lease: Lease,
         peers: dict[NodeId, str],
         known: dict[NodeId, str],
@@ -206,14 +215,10 @@ async def joined(
 
     It is told no layers before it has entered.
     """
-    token = settings.mesh_token
     capacity = Capacity(
         machine_id(), free_device_bytes(settings.device), settings.threads or cores(), cores()
     )
-    async with HttpExchange(
-        joining.registry, token=None if token is None else token.get_secret_value()
-    ) as exchange:
-        registry = HttpRegistry(exchange)
+    async with opened_registry(settings, joining.registry) as registry:
         member = Member(node, WIRE_VERSION, MemberState.JOINING, capacity)
         lease = Lease(
             registry,

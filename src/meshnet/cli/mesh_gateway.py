@@ -7,7 +7,8 @@ members, and where it keeps them it tells them what to hold.
 
 Invariants
     * no registry is kept beyond loopback without a mesh token;
-    * only who keeps a registry places: two would undo each other's work.
+    * only who keeps a registry places, or of several gateways over etcd the one whose turn it is:
+      two would undo each other's work.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from meshnet.cli.composition import Composition
 from meshnet.cli.machine import is_loopback
 from meshnet.cli.mesh_mount import MeshMount
 from meshnet.cli.mesh_planning import mesh_of_members, planned
+from meshnet.cli.registries import EtcdPlace, opened_registry
+from meshnet.cli.report_members import member_values
 from meshnet.cli.settings import Settings, Weights
 from meshnet.core.routing.placement import ModelSize, place
 from meshnet.core.vocabulary import (
@@ -42,8 +45,8 @@ from meshnet.engine.models.pull import LocalModel
 from meshnet.gateway.ports import Readiness
 from meshnet.mesh.grouped import unwrapped
 from meshnet.mesh.placing import Decision, Placer
+from meshnet.mesh.placing_turn import PlacingTurn
 from meshnet.mesh.registry.following import Following, View
-from meshnet.mesh.registry.http_client import HttpExchange, HttpRegistry
 from meshnet.mesh.registry.http_server import registry_app
 from meshnet.mesh.registry.ports import Registry, RegistryLost, RegistryRefused
 from meshnet.mesh.registry.sqlite import SqliteRegistry
@@ -72,12 +75,15 @@ class MeshGateway:
         record: Record,
         placer: Placer | None,
         kept: SqliteRegistry | None,
+        turn: PlacingTurn | None = None,
     ) -> None:
-        """`kept` is the registry, if it is kept here, and then `placer` tells what to hold."""
+        """`kept` is the registry, if it is kept here; `placer` tells what to hold, or waits for
+        its `turn` to.
+        """
         secret = settings.mesh_token
         self._kept, self._token = kept, None if secret is None else secret.get_secret_value()
         self._composition, self._registry, self._placer = composition, registry, placer
-        self._record = record
+        self._record, self._turn = record, turn
         self._members: Mapping[NodeId, Member] = {}
         self._closing = asyncio.Event()
         self._following = Following(
@@ -121,9 +127,9 @@ class MeshGateway:
         reached = {described.node for described in self._composition.directory.snapshot()}
         return {
             "registry": {"here": self._kept is not None, "trouble": trouble},
-            "missing": "" if self._placer is None else self._placer.reason,
+            "missing": self._missing(),
             "members": [
-                _values(member, left_s.get(node), reachable=node in reached)
+                member_values(member, left_s.get(node), reachable=node in reached)
                 for node, member in sorted(self._members.items())
             ],
         }
@@ -132,7 +138,9 @@ class MeshGateway:
         """Follow and place until closed or cancelled."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._following.run())]
-            if self._placer is not None:
+            if self._placer is not None and self._turn is not None:
+                tasks.append(group.create_task(self._turn.run(self._placer.run)))
+            elif self._placer is not None:
                 tasks.append(group.create_task(self._placer.run()))
             await self._closing.wait()
             for task in tasks:
@@ -152,9 +160,15 @@ class MeshGateway:
         if self._placer is not None:
             self._placer.seen(view)
 
+    def _missing(self) -> str:
+        """Say why not all layers are held, if this gateway is who knows."""
+        if self._placer is None or (self._turn is not None and not self._turn.held):
+            return ""
+        return self._placer.reason
+
     def _detail(self) -> str:
-        if self._placer is not None and self._placer.reason:
-            return self._placer.reason
+        if missing := self._missing():
+            return missing
         states = Counter(member.state.value for member in self._members.values())
         said = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
         return f"members: {said}" if said else "no node has joined"
@@ -167,14 +181,15 @@ async def mesh_gateway(
     source: LocalModel,
     record: Record,
     *,
-    registry_url: str | None,
+    elsewhere: str | EtcdPlace | None,
 ) -> AsyncIterator[MeshGateway]:
-    """Take part in the mesh until the block is left. Raises MeshnetError."""
-    secret = settings.mesh_token
-    token = None if secret is None else secret.get_secret_value()
+    """Take part in the mesh until the block is left; its registry is here (None) or elsewhere.
+
+    Raises MeshnetError.
+    """
     async with AsyncExitStack() as stack:
-        placer = kept = None
-        if registry_url is None:
+        placer = kept = turn = None
+        if elsewhere is None:
             kept = SqliteRegistry(
                 registry_path(settings), clock=time.monotonic, born=secrets.randbits(BORN_BITS)
             )
@@ -182,9 +197,16 @@ async def mesh_gateway(
             registry: Registry = kept
             placer = _placer(settings, composition, source, kept, record)
         else:
-            exchange = HttpExchange(registry_url, token=token)
-            registry = HttpRegistry(await stack.enter_async_context(exchange))
-        mesh = MeshGateway(settings, composition, registry, record, placer, kept)
+            registry = await stack.enter_async_context(opened_registry(settings, elsewhere))
+            if isinstance(elsewhere, EtcdPlace):
+                placer = _placer(settings, composition, source, registry, record)
+                turn = PlacingTurn(
+                    registry,
+                    secrets.token_hex(16),
+                    ttl_s=settings.lease_seconds,
+                    clock=time.monotonic,
+                )
+        mesh = MeshGateway(settings, composition, registry, record, placer, kept, turn)
         with unwrapped():
             async with asyncio.TaskGroup() as group:
                 running = group.create_task(mesh.run())
@@ -262,20 +284,3 @@ def _told(member: Member | None) -> tuple[str, str | None, str | None]:
         return "", None, None
     layers = None if member.layers is None else str(member.layers)
     return member.state.value, layers, member.failure or None
-
-
-def _values(member: Member, left_s: float | None, *, reachable: bool) -> dict[str, Any]:
-    state = member.state.value
-    return {
-        "node": member.node,
-        "state": state if reachable else "unreachable",
-        "model": member.model,
-        "layers": None if member.layers is None else str(member.layers),
-        "assigned": member.assigned,
-        "epoch": member.epoch,
-        "lease_left_s": None if left_s is None else round(left_s, 3),
-        "failure": member.failure,
-        "machine": member.capacity.machine,
-        "memory_bytes": member.capacity.memory_bytes,
-        "threads": member.capacity.threads,
-    }

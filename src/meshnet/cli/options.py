@@ -79,7 +79,20 @@ Peer = Annotated[
 ]
 Join = Annotated[
     str | None,
-    typer.Option("--join", metavar="URL", help="A gateway whose mesh this node joins."),
+    typer.Option(
+        "--join",
+        "--registry",
+        metavar="URL",
+        help="The mesh this node joins: a gateway, or etcd://HOST:PORT[,…].",
+    ),
+]
+Registry = Annotated[
+    str | None,
+    typer.Option(
+        "--registry",
+        metavar="URL",
+        help="Ask the registry itself: a gateway's or etcd://HOST:PORT[,…].",
+    ),
 ]
 Advertise = Annotated[
     str | None,
@@ -146,6 +159,11 @@ def settings_from(
         if not equals or key not in Settings.model_fields:
             known = ", ".join(Settings.model_fields)
             raise typer.BadParameter(f"--set expects KEY=VALUE with KEY one of: {known}")
+        if key == "etcd_password":
+            raise typer.BadParameter(
+                "--set etcd_password: everybody on this machine can read it there; expected "
+                "MESHNET_ETCD_PASSWORD or the settings file"
+            )
         assigned[key] = value
     return load_settings(given, assigned=assigned, config=config)
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from rich.table import Table
 
 from meshnet.cli.report import bytes_text
+from meshnet.core.vocabulary import Member
 
 
 def members_table(members: Sequence[Mapping[str, Any]]) -> Table:
@@ -28,3 +29,21 @@ def members_table(members: Sequence[Mapping[str, Any]]) -> Table:
             member["failure"],
         )
     return table
+
+
+def member_values(member: Member, left_s: float | None, *, reachable: bool) -> dict[str, Any]:
+    """Return what `GET /mesh` tells of a member."""
+    state = member.state.value
+    return {
+        "node": member.node,
+        "state": state if reachable else "unreachable",
+        "model": member.model,
+        "layers": None if member.layers is None else str(member.layers),
+        "assigned": member.assigned,
+        "epoch": member.epoch,
+        "lease_left_s": None if left_s is None else round(left_s, 3),
+        "failure": member.failure,
+        "machine": member.capacity.machine,
+        "memory_bytes": member.capacity.memory_bytes,
+        "threads": member.capacity.threads,
+    }

@@ -36,6 +36,7 @@ from meshnet.telemetry.sink import LogFormat, LogLevel
 
 CONFIG_NAME = "meshnet.toml"
 ENVIRONMENT_PREFIX = "MESHNET_"
+SECRETS = {"mesh_token", "api_keys", "etcd_password"}
 BYTES_MAX = 2**53 - 1
 """What JSON carries exactly: nodes tell gateways their bounds."""
 
@@ -146,6 +147,20 @@ class Settings(BaseSettings):
         le=MEMBERS_MAX,
         description="Nodes that a gateway waits for before it assigns layers the first time",
     )
+    etcd_user: str | None = Field(
+        None, min_length=1, max_length=256, description="User of the etcd of `--registry etcd://…`"
+    )
+    etcd_password: SecretStr | None = Field(
+        None, description="Its password: in the environment or the TOML file, never `--set`"
+    )
+    etcd_ca_file: Path | None = Field(
+        None,
+        description="Who signed the certificates of that etcd (default: whom the system trusts)",
+    )
+    etcd_cert_file: Path | None = Field(
+        None, description="Certificate that this process shows to that etcd"
+    )
+    etcd_key_file: Path | None = Field(None, description="The key of that certificate")
     peers: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="URLs of the nodes that a node may hand steps on to, comma-separated"
     )
@@ -275,9 +290,7 @@ def _explain(error: ValidationError, given: Mapping[str, str], path: Path | None
             lines.append(f"{path}: unknown key {name!r}{hint}")
         else:
             field = str(detail["loc"][0])
-            shown = (
-                "a secret" if field in {"mesh_token", "api_keys"} else repr(detail["input"])[:80]
-            )
+            shown = "a secret" if field in SECRETS else repr(detail["input"])[:80]
             lines.append(f"{_source(field, given, path)}: {_expected(detail)}, got {shown}")
     return "\n".join(lines)
 

@@ -3,8 +3,8 @@
     members changed ──settled──▶ decide ──differs──▶ compare and set ──refused──▶ again
                                     └──as it is──▶ wait
 
-One gateway does this: the one that keeps the registry. Should two of them, the value that is
-compared lets only one decision stand, never a mixture.
+One gateway does this: the one that keeps the registry, or whose turn it is (placing_turn.py).
+Should two of them, the value that is compared lets only one decision stand, never a mixture.
 
 Invariants
     * nothing is decided while members keep coming, `SETTLES_MAX` times the settle time at most;
@@ -74,17 +74,20 @@ class Placer:
         self._members = view.members
 
     async def run(self) -> None:
-        """Place until cancelled. Raises nothing else."""
-        while True:
-            await self._news.wait()
-            await self._settled()
-            try:
-                while not await self._placed():
-                    pass
-            except (RegistryLost, RegistryRefused) as error:
-                self.reason = f"layers cannot be assigned: {error}"
-                self._news.set()
-                await asyncio.sleep(RETRY_S)
+        """Place until cancelled, and after that when run again. Raises nothing else."""
+        try:
+            while True:
+                await self._news.wait()
+                await self._settled()
+                try:
+                    while not await self._placed():
+                        pass
+                except (RegistryLost, RegistryRefused) as error:
+                    self.reason = f"layers cannot be assigned: {error}"
+                    self._news.set()
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            self._news.set()
 
     async def _settled(self) -> None:
         """Return when members have not changed for a while, or have changed for long."""
