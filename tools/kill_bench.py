@@ -1,8 +1,9 @@
 """Kill nodes of `meshnet up` in the middle of answers; measure what the client of each saw.
 
-    python -m tools.kill_bench [--model smollm2-135m] [--kills 20] [--tokens 200] [--out DIR]
+    python -m tools.kill_bench [--model smollm2-135m] [--kills 20] [--tokens 200]
+                               [--weights fp32] [--out DIR]
 
-Each answer is one greedy fp32 stream; one node, in turn the head's, the middle and the tail, is
+Each answer is one greedy stream; one node, in turn the head's, the middle and the tail, is
 killed (SIGKILL) when the client has read a token drawn at random, and `up` starts it again. Exits 1
 unless every text is equal to that of the undisturbed run and every stream had one finish.
 """
@@ -24,6 +25,7 @@ from tests.processes import MeshnetProcess, meshnet
 
 from meshnet.cli.bench.paired import spread
 from meshnet.cli.bench.results import provenance, result_path, write_result
+from meshnet.core.vocabulary import WeightFormat
 
 PROMPT = "Explain in a few sentences why the sky is blue."
 NODES = 3
@@ -43,6 +45,7 @@ class Kill:
 @dataclass(frozen=True)
 class Measured:
     model: str
+    weights: WeightFormat
     calm: Told
     kills: list[Kill]
 
@@ -53,25 +56,32 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--weights", choices=[each.value for each in WeightFormat], default="fp32")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     arguments = parser.parse_args()
+    weights = WeightFormat(arguments.weights)
     measured = measure(
-        arguments.model, kills=arguments.kills, tokens=arguments.tokens, seed=arguments.seed
+        arguments.model,
+        weights,
+        kills=arguments.kills,
+        tokens=arguments.tokens,
+        seed=arguments.seed,
     )
     _write(arguments.out, arguments.tokens, measured)
     return 0 if all(kill.equal for kill in measured.kills) else 1
 
 
-def measure(model: str, *, kills: int, tokens: int, seed: int) -> Measured:
+def measure(model: str, weights: WeightFormat, *, kills: int, tokens: int, seed: int) -> Measured:
     """Run a mesh of its own, one undisturbed answer and then `kills` disturbed ones."""
     drawn = random.Random(seed)
     with meshnet(
         "up", "--model", model, "--nodes", str(NODES), "--port", "0", "--json-ready",
-        MESHNET_WEIGHTS="fp32",
+        MESHNET_WEIGHTS=weights.value,
     ) as mesh:  # fmt: skip
         calm = asyncio.run(streamed(mesh.url, PROMPT, tokens))
         return Measured(
             model=str(get(f"{mesh.url}/mesh")["model"]),
+            weights=weights,
             calm=calm,
             kills=[
                 asyncio.run(_killed(mesh, calm, place % NODES, drawn, tokens))
@@ -122,7 +132,7 @@ def _as_if_nothing_happened(told: Told, calm: Told) -> bool:
 def _write(out: Path, tokens: int, measured: Measured) -> None:
     kills = measured.kills
     result: dict[str, Any] = {
-        **provenance(measured.model, "fp32"),
+        **provenance(measured.model, measured.weights.value),
         "command": "python -m tools.kill_bench " + " ".join(sys.argv[1:]),
         "nodes": NODES,
         "tokens": tokens,

@@ -14,6 +14,8 @@ from tests.cluster.api import Told, counted, expected_text, get, streamed, until
 from tests.processes import MeshnetProcess, meshnet
 from tools.kill_bench import measure
 
+from meshnet.core.vocabulary import WeightFormat
+
 PROMPT = "Tell me of the fox and the lazy dog."
 TOKENS = 240
 
@@ -86,8 +88,9 @@ async def told_with_kill(mesh: MeshnetProcess, place: int, at: int) -> tuple[Tol
 
 
 @pytest.mark.slow
-def test_twenty_streams_of_a_real_model_survive_twenty_deaths():
-    kills = measure("smollm2-135m", kills=20, tokens=200, seed=0).kills
+@pytest.mark.parametrize("weights", list(WeightFormat))
+def test_twenty_streams_of_a_real_model_survive_twenty_deaths(weights: WeightFormat):
+    kills = measure("smollm2-135m", weights, kills=20, tokens=200, seed=0).kills
 
     assert [kill for kill in kills if not kill.equal] == []
     gaps = sorted(kill.gap_s for kill in kills)
