@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
-.PHONY: help setup demo test test-chaos test-etcd test-page check slow bench peers docs families clean
+.PHONY: scale help setup demo test test-chaos test-etcd test-page check slow bench peers docs families clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -52,6 +52,10 @@ slow: setup ## Run what takes longer: all families, all models, 12,000 simulated
 	@$(BIN)/meshnet simulate --seeds 1000 --faults calm
 	@$(BIN)/meshnet simulate --seeds 1000 --faults storm
 	@$(BIN)/meshnet simulate --seeds 10000 --faults churn
+
+scale: setup ## Simulate meshes of ten, a hundred and a thousand nodes; minutes
+	@rm -f $(VENV)/scale.jsonl
+	@$(BIN)/python -m tools.scale_page --kept $(VENV)/scale.jsonl --write docs/scale
 
 bench: setup ## Measure the acceptance table, flatness, split tax, killed nodes; an hour and more
 	@$(BIN)/meshnet bench acceptance
