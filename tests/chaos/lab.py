@@ -19,7 +19,7 @@ from typing import Any
 import httpx2
 import psutil
 from tests.chaos.network import Network, network_of
-from tests.cluster.api import POLL_S
+from tests.cluster.api import POLL_S, samples
 from tests.processes import MeshnetProcess, command
 
 TOKEN = "chaos-mesh-token"
@@ -178,11 +178,11 @@ class Lab:
 
     async def node(self, name: str) -> dict[str, Any]:
         """What a node says of itself."""
-        response = await self.client.get(
-            f"{self.front(name)}/node", headers={"Authorization": f"Bearer {TOKEN}"}
-        )
-        response.raise_for_status()
-        return dict(response.json())
+        return dict((await self._asked(name, "/node")).json())
+
+    async def counted(self, name: str, counter: str) -> int:
+        """What a counter of a node stands at."""
+        return samples((await self._asked(name, "/metrics")).text, counter).total()
 
     def files_open(self, name: str) -> int:
         return int(psutil.Process(self.pid(name)).num_fds())
@@ -192,6 +192,12 @@ class Lab:
         running = [line for process in self._processes.values() for line in process.told()]
         events = [json.loads(line) for line in (*self._logs, *running) if line.startswith("{")]
         return [event for event in events if event.get("event") == name]
+
+    async def _asked(self, name: str, path: str) -> httpx2.Response:
+        response = await self.client.get(
+            f"{self.front(name)}{path}", headers={"Authorization": f"Bearer {TOKEN}"}
+        )
+        return response.raise_for_status()
 
     async def _answers(self, url: str) -> bool:
         try:

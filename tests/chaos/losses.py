@@ -36,8 +36,29 @@ STUCK = {
 STOPPED = "stopped, and continued"
 
 Tell = Callable[[str], None]
-Work = dict[str, tuple[int, float]]
-"""Steps and seconds of compute, by node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a node did, by its own counters; positions are those that its layers ran."""
+
+    steps: int = 0
+    compute_s: float = 0.0
+    positions: int = 0
+
+    def since(self, before: Done) -> Done:
+        """Return what was done in between; of a process started anew, what it has done since."""
+        if self.steps < before.steps:
+            return self
+        return Done(
+            self.steps - before.steps,
+            round(self.compute_s - before.compute_s, 4),
+            self.positions - before.positions,
+        )
+
+
+Work = dict[str, Done]
+"""By node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,23 +192,16 @@ class Stage:
         return max(MIDDLE, key=lambda name: held[name])
 
     async def _work(self) -> Work:
-        found = dict.fromkeys(self.lab.mesh.nodes, (0, 0.0))
+        found = dict.fromkeys(self.lab.mesh.nodes, Done())
         for name in filter(self.lab.lives, found):
             told = await self.lab.node(name)
-            found[name] = (told["steps"], told["compute_s"])
+            positions = await self.lab.counted(name, "meshnet_positions_total")
+            found[name] = Done(told["steps"], told["compute_s"], positions)
         return found
 
 
 def _since(before: Work, after: Work) -> Work:
-    """Return what was done in between; of a process started anew, what it has done since."""
-    return {
-        name: (
-            (steps - before[name][0], round(compute_s - before[name][1], 4))
-            if steps >= before[name][0]
-            else (steps, round(compute_s, 4))
-        )
-        for name, (steps, compute_s) in after.items()
-    }
+    return {name: done.since(before[name]) for name, done in after.items()}
 
 
 def thirds(subject: Subject) -> dict[str, str]:
@@ -234,7 +248,10 @@ async def refills(
     async with AsyncExitStack() as stack:
         stages = {}
         for way, keep in ways.items():
-            mesh = mesh_with_spare(subject, model, MESHNET_KEEP_ACTIVATIONS=keep)
+            mesh = mesh_with_spare(
+                # Drafts go by time, and positions are to be counted.
+                subject, model, MESHNET_KEEP_ACTIVATIONS=keep, MESHNET_DRAFTS="off",
+            )  # fmt: skip
             lab = await stack.enter_async_context(Lab(mesh, network="direct"))
             stages[way] = Stage(lab, Ask(WORD * prompt, tokens))
             found[way] = (await stages[way].calm(), [])

@@ -128,8 +128,13 @@ def get(url: str) -> Any:
 
 def counted(url: str, name: str, *labels: str) -> Counter[tuple[str, ...]]:
     """Samples of one counter of a process's `/metrics`, by the values of `labels`."""
+    return samples(httpx2.get(f"{url}/metrics", timeout=30).text, name, *labels)
+
+
+def samples(exposition: str, name: str, *labels: str) -> Counter[tuple[str, ...]]:
+    """Samples of one counter in what `/metrics` told, by the values of `labels`."""
     found: Counter[tuple[str, ...]] = Counter()
-    for family in text_string_to_metric_families(httpx2.get(f"{url}/metrics", timeout=30).text):
+    for family in text_string_to_metric_families(exposition):
         for sample in family.samples:
             if sample.name == name:
                 found[tuple(sample.labels[label] for label in labels)] += int(sample.value)
