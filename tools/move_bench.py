@@ -1,6 +1,7 @@
 """What it costs to move a session's layers to another node, beside computing them again there.
 
     python -m tools.move_bench [--model smollm2-135m] [--layers 10-20] [--lengths 128,512,1500]
+                               [--weights int8] [--tries 5] [--out DIR]
 
 Two nodes of the same layers in this process, over loopback HTTP. Of each length: the session is
 filled on the one, taken over by the other, goes on there for a token, and is filled there too.
@@ -12,12 +13,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
+import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from meshnet.cli.bench.report import Report, number, page_of, table
+from meshnet.cli.bench.results import provenance, result_path, write_result
 from meshnet.cli.models import resolve_model
 from meshnet.cli.settings import load_settings
 from meshnet.core.protocol.digest import PrefixDigest
@@ -35,6 +41,7 @@ from meshnet.core.vocabulary import (
     SessionId,
     ShardDescription,
     TensorSpec,
+    WeightFormat,
 )
 from meshnet.engine.loading import load_shard
 from meshnet.node.compute import ComputeThread
@@ -131,7 +138,9 @@ class Pair:
         )
 
 
-async def measure(shards: list[Any], lengths: list[int], tries: int, threads: int) -> bool:
+async def measure(
+    shards: list[Any], lengths: list[int], tries: int, threads: int
+) -> dict[int, list[Run]]:
     listener = bind("127.0.0.1", 0)
     urls = {GIVER: f"http://127.0.0.1:{listener.getsockname()[1]}"}
     async with HttpHopClient(urls, limits=Limits()) as givers, asyncio.TaskGroup() as group:
@@ -142,20 +151,44 @@ async def measure(shards: list[Any], lengths: list[int], tries: int, threads: in
         )  # fmt: skip
         serving = group.create_task(serve_socket(app, listener))
         await pair.run(0, lengths[0])
-        equal = True
-        for length in lengths:
-            runs = [await pair.run(number, length) for number in range(1, tries + 1)]
-            equal = equal and all(run.equal for run in runs)
-            moves, refills = [run.move_s for run in runs], [run.refill_s for run in runs]
-            print(
-                f"{length:>6} positions, {runs[0].bytes:>11,} bytes: moved in"
-                f" {statistics.median(moves):.3f} s ({min(moves):.3f}-{max(moves):.3f}),"
-                f" filled in {statistics.median(refills):.3f} s"
-                f" ({min(refills):.3f}-{max(refills):.3f}), equal: {equal}",
-                flush=True,
-            )
+        found = {
+            length: [await pair.run(number, length) for number in range(1, tries + 1)]
+            for length in lengths
+        }
         serving.cancel()
-    return equal
+    return found
+
+
+def page(found: Mapping[int, Sequence[Run]]) -> str:
+    titles = (
+        "positions", "bytes", "moved in, median (s)", "worst", "filled in, median (s)", "worst",
+        "moved over filled", "equal",
+    )  # fmt: skip
+    rows = []
+    for length, runs in found.items():
+        moves, refills = [run.move_s for run in runs], [run.refill_s for run in runs]
+        ratio = statistics.median(run.move_s / run.refill_s for run in runs)
+        figures = (statistics.median(moves), max(moves), statistics.median(refills), max(refills))
+        equal = f"{sum(run.equal for run in runs)} of {len(runs)}"
+        rows.append(
+            (str(length), f"{runs[0].bytes:,}", *map(number, figures), number(ratio), equal)
+        )
+    return table(titles, rows)
+
+
+def write(found: Mapping[int, Sequence[Run]], asked: argparse.Namespace) -> None:
+    result = {
+        **provenance(asked.model, asked.weights, asked.threads),
+        "scenario": "move",
+        "command": "python -m tools.move_bench " + " ".join(sys.argv[1:]),
+        "layers": asked.layers,
+        "runs": {length: [asdict(run) for run in runs] for length, runs in found.items()},
+    }
+    path = result_path(asked.out, asked.model, f"move-{asked.weights}")
+    target = write_result(path, result)
+    report = Report("a session moves, beside computing it again", (page(found),), ())
+    target.with_suffix(".md").write_text(page_of(result, report), encoding="utf-8")
+    print(f"written: {target}")
 
 
 def main() -> int:
@@ -165,12 +198,19 @@ def main() -> int:
     parser.add_argument("--lengths", default="128,512,1500")
     parser.add_argument("--tries", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--weights", choices=("fp32", "int8"), default="int8")
+    parser.add_argument("--out", type=Path, help="where to write the result; else it is shown only")
     asked = parser.parse_args()
     source = resolve_model(asked.model, load_settings({"model": asked.model}))
     torch.set_num_threads(asked.threads)
-    shards = [load_shard(source.path, LayerRange.parse(asked.layers)) for _ in range(2)]
+    weights, layers = WeightFormat(asked.weights), LayerRange.parse(asked.layers)
+    shards = [load_shard(source.path, layers, weights=weights) for _ in range(2)]
     lengths = [int(each) for each in asked.lengths.split(",")]
-    return 0 if asyncio.run(measure(shards, lengths, asked.tries, asked.threads)) else 1
+    found = asyncio.run(measure(shards, lengths, asked.tries, asked.threads))
+    print(page(found))
+    if asked.out is not None:
+        write(found, asked)
+    return 0 if all(run.equal for runs in found.values() for run in runs) else 1
 
 
 if __name__ == "__main__":

@@ -145,6 +145,14 @@ def rolling(nodes: Sequence[str], rounds: int, *, after_tokens: int) -> tuple[Ev
     )
 
 
+def registry_deaths(head: str, times: int, *, after_tokens: int) -> tuple[Event, ...]:
+    """Kill the gateway that keeps the registry, again and again: other gateways go on."""
+    return tuple(
+        Event(number, Fault.KILL_HEAD, head, None, after_tokens, 0.0)
+        for number in range(1, times + 1)
+    )
+
+
 def _event(
     number: int,
     fault: Fault,

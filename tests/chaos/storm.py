@@ -68,9 +68,12 @@ class Storm:
         *,
         seed: int,
         squeeze_bytes: int,
+        chats_by: Sequence[str] = (),
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
+        """`chats_by`: the heads that the crowd asks; all of them if empty."""
         self.lab, self.asks, self.seed = lab, tuple(asks), seed
+        self._chats_by = tuple(chats_by) or tuple(lab.mesh.heads)
         self._tell = tell
         self.record = Record()
         self._squeeze_bytes = squeeze_bytes
@@ -111,7 +114,7 @@ class Storm:
 
     async def _chat_on(self, drawn: random.Random) -> None:
         while not self._over.is_set():
-            heads = [head for head in self.lab.mesh.heads if head not in self._down]
+            heads = [head for head in self._chats_by if head not in self._down]
             ask = drawn.choice(self.asks)
             if heads:
                 await self._judged(ask, drawn.choice(heads))
