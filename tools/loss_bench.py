@@ -22,8 +22,10 @@ import argparse
 import asyncio
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,7 @@ def main() -> int:
     parser.add_argument("--tries", type=int)
     parser.add_argument("--tokens", type=int)
     parser.add_argument("--prompt", type=int, default=1500, help="words of the long prompt")
+    parser.add_argument("--within", type=float, default=3600.0, help="begin no try later, seconds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     asked = parser.parse_args()
@@ -78,20 +81,26 @@ async def _measure(subject: Subject, model: Path, asked: argparse.Namespace) -> 
         case "kills":
             tokens = asked.tokens or 200
             run = await kills(
-                subject, model, tries=asked.tries or 50, tokens=tokens, seed=asked.seed, tell=tell
+                subject, model, tries=_turns(asked, 50), tokens=tokens, seed=asked.seed, tell=tell
             )
             return {"killed": run}
         case "refill":
-            tokens, tries = asked.tokens or 60, asked.tries or 5
+            tokens, tries = asked.tokens or 60, _turns(asked, 5)
             return await refills(
                 subject, model, tries=tries, tokens=tokens, prompt=asked.prompt, tell=tell
             )
         case _:
             tokens = asked.tokens or 120
             run = await stuck(
-                subject, model, tries=asked.tries or 3, tokens=tokens, seed=asked.seed, tell=tell
+                subject, model, tries=_turns(asked, 3), tokens=tokens, seed=asked.seed, tell=tell
             )
             return {"stuck": run}
+
+
+def _turns(asked: argparse.Namespace, tries: int) -> Iterable[int]:
+    """Count the tries that are begun in time."""
+    ends_at = time.monotonic() + asked.within
+    return takewhile(lambda _: time.monotonic() < ends_at, range(asked.tries or tries))
 
 
 def _write(asked: argparse.Namespace, subject: Subject, runs: Runs) -> None:

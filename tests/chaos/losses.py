@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -223,14 +223,14 @@ def mesh_with_spare(subject: Subject, model: Path, **settings: str) -> Mesh:
 
 
 async def kills(
-    subject: Subject, model: Path, *, tries: int, tokens: int, seed: int, tell: Tell
+    subject: Subject, model: Path, *, tries: Iterable[int], tokens: int, seed: int, tell: Tell
 ) -> tuple[Calm, list[Loss]]:
-    """Kill the middle node at `tries` tokens drawn from the seed."""
+    """Kill the middle node at tokens drawn from the seed."""
     drawn, losses = random.Random(seed), []
     async with Lab(mesh_with_spare(subject, model), network="direct") as lab:
         stage = Stage(lab, Ask(PROMPT, tokens))
         calm = await stage.calm()
-        for _ in range(tries):
+        for _ in tries:
             at = drawn.randrange(3, tokens * 3 // 4)
             loss = await stage.lose("killed", at, lambda victim: lab.end(victim, KILL))
             tell(str(loss))
@@ -240,7 +240,7 @@ async def kills(
 
 
 async def refills(
-    subject: Subject, model: Path, *, tries: int, tokens: int, prompt: int, tell: Tell
+    subject: Subject, model: Path, *, tries: Iterable[int], tokens: int, prompt: int, tell: Tell
 ) -> dict[str, tuple[Calm, list[Loss]]]:
     """Kill it behind a long prompt; in turns, with nodes that keep activations and that do not."""
     ways = {"lost span": "true", "everything": "false"}
@@ -255,7 +255,7 @@ async def refills(
             lab = await stack.enter_async_context(Lab(mesh, network="direct"))
             stages[way] = Stage(lab, Ask(WORD * prompt, tokens))
             found[way] = (await stages[way].calm(), [])
-        for number in range(tries):
+        for number in tries:
             for way, stage in stages.items():
                 strike = _killing(stage.lab)
                 loss = await stage.lose(f"killed; {way}", tokens // 2 + number, strike)
@@ -270,14 +270,14 @@ def _killing(lab: Lab) -> Callable[[str], Awaitable[None]]:
 
 
 async def stuck(
-    subject: Subject, model: Path, *, tries: int, tokens: int, seed: int, tell: Tell
+    subject: Subject, model: Path, *, tries: Iterable[int], tokens: int, seed: int, tell: Tell
 ) -> tuple[Calm, list[Loss]]:
     """Stop the middle node, and break its links, for as long as the stream lasts."""
     drawn, losses = random.Random(seed), []
     async with Lab(mesh_with_spare(subject, model)) as lab:
         stage = Stage(lab, Ask(PROMPT, tokens))
         calm = await stage.calm()
-        for _ in range(tries):
+        for _ in tries:
             for fault in (STOPPED, *STUCK):
                 at = drawn.randrange(3, tokens // 2)
                 loss = await _stick(stage, fault, at)
