@@ -6,8 +6,9 @@
 
 kills    the middle node gets SIGKILL at a token drawn at random: is the text that of the
          undisturbed run, and how long is the longest gap between two tokens from then on?
-refill   the same behind a long prompt, in turns with nodes that keep no activations, where
-         everything is refilled: gaps, positions run again, and what nodes that lived on computed
+refill   the same behind a long prompt, in turns with the last node lost where nobody keeps
+         activations, so that everything is refilled: gaps, positions run again, and what nodes
+         that lived on computed
 stuck    it is stopped, or its links pass nothing, half a message or a byte a second: is the gap
          within the time that the settings give, and does nothing that comes late change a token?
 
@@ -38,7 +39,6 @@ from meshnet.cli.bench.results import provenance, result_path, write_result
 
 SIGNS_OF_LIFE = 8
 """GenerationLimits.queue: a hop that says it is at work may take so many times longer."""
-SURVIVORS = ("a", "c")
 LOOKING_S = 2.0 + 2 * 2.0
 """GenerationLimits.locate_s, and two rounds of DirectoryLimits.describe_timeout_s."""
 
@@ -146,7 +146,7 @@ def _old_positions(what: str, runs: Runs) -> list[int]:
     return [
         sum(
             max(0, loss.work[name].positions - calm.work[name].positions - loss.refills)
-            for name in SURVIVORS
+            for name in loss.survivors
         )
         for loss in lost
     ]
@@ -162,7 +162,7 @@ def _by_fault(runs: Runs) -> Runs:
 
 def _summed(calm: Calm, losses: Sequence[Loss]) -> dict[str, Any]:
     survivors = [
-        sum(loss.work[name].compute_s - calm.work[name].compute_s for name in SURVIVORS)
+        sum(loss.work[name].compute_s - calm.work[name].compute_s for name in loss.survivors)
         for loss in losses
     ]
     return {

@@ -2,6 +2,9 @@
 
 a ── b ── c        b and spare hold the same layers; whichever of the two the stream runs
    spare           through is the victim
+
+Where everything is to be refilled, c is lost instead, and nobody keeps activations: then a and b
+must run all positions again for what stands for c.
 """
 
 from __future__ import annotations
@@ -19,7 +22,6 @@ from tests.chaos.lab import CONTINUE, KILL, STOP, Lab, Mesh
 from tests.chaos.subjects import Subject
 
 HEAD = "head-1"
-MIDDLE = ("b", "spare")
 PROMPT = "Explain in a few sentences why the sky is blue."
 WORD = "sky "
 READY_DEADLINE_S = 120.0
@@ -76,6 +78,7 @@ class Loss:
     positions: int
     """That were run again, those of each hop counted."""
     work: Work
+    survivors: tuple[str, ...]
     equal: bool
 
 
@@ -98,8 +101,10 @@ class Calm:
 class Stage:
     """A mesh with a spare, and a stream through it that can be disturbed."""
 
-    def __init__(self, lab: Lab, ask: Ask) -> None:
+    def __init__(self, lab: Lab, ask: Ask, victim: str = "b") -> None:
+        """`victim`: whose layers the spare holds."""
         self.lab, self._ask = lab, ask
+        self._twins = (victim, "spare")
         self._calm: Calm | None = None
         self._read = 0
         self._awaited: tuple[int, asyncio.Event] | None = None
@@ -119,7 +124,7 @@ class Stage:
         return self._equal(await self._stream(lambda count: None), calm)
 
     async def lose(self, fault: str, at: int, strike: Callable[[str], Awaitable[None]]) -> Loss:
-        """Run the stream, and strike its middle node once token `at` was read."""
+        """Run the stream, and strike a node that has a spare once token `at` was read."""
         calm = await self.calm()
         before, told = await self._work(), len(self.lab.told("refilled"))
         victim, struck_at = "", 0
@@ -147,6 +152,7 @@ class Stage:
             partial=sum(bool(each.get("partial")) for each in refilled),
             positions=sum(each.get("positions", 0) for each in refilled),
             work=_since(before, await self._work()),
+            survivors=tuple(name for name in self.lab.mesh.nodes if name not in self._twins),
             equal=self._equal(answer, calm),
         )
 
@@ -188,8 +194,8 @@ class Stage:
 
     async def _victim(self) -> str:
         """The one of the two whom the stream runs through."""
-        held = {name: (await self.lab.node(name))["sessions"] for name in MIDDLE}
-        return max(MIDDLE, key=lambda name: held[name])
+        held = {name: (await self.lab.node(name))["sessions"] for name in self._twins}
+        return max(self._twins, key=lambda name: held[name])
 
     async def _work(self) -> Work:
         found = dict.fromkeys(self.lab.mesh.nodes, Done())
@@ -204,16 +210,12 @@ def _since(before: Work, after: Work) -> Work:
     return {name: done.since(before[name]) for name, done in after.items()}
 
 
-def thirds(subject: Subject) -> dict[str, str]:
-    """Three equal nodes, and a spare of the middle one."""
-    return {**{name: subject.nodes[name] for name in "abc"}, "spare": subject.nodes["b"]}
-
-
-def mesh_with_spare(subject: Subject, model: Path, **settings: str) -> Mesh:
+def mesh_with_spare(subject: Subject, model: Path, victim: str = "b", **settings: str) -> Mesh:
+    """Three equal nodes, and a spare of one of them."""
     return Mesh(
         model,
         subject.weights,
-        thirds(subject),
+        {**{name: subject.nodes[name] for name in "abc"}, "spare": subject.nodes[victim]},
         heads=(HEAD,),
         settings={"MESHNET_PREFILL_CHUNK": "512", **settings},
         request_deadline_s=300.0,
@@ -242,18 +244,18 @@ async def kills(
 async def refills(
     subject: Subject, model: Path, *, tries: Iterable[int], tokens: int, prompt: int, tell: Tell
 ) -> dict[str, tuple[Calm, list[Loss]]]:
-    """Kill it behind a long prompt; in turns, with nodes that keep activations and that do not."""
-    ways = {"lost span": "true", "everything": "false"}
+    """Kill a node behind a long prompt, in turns: its span is refilled, or everything is."""
+    ways = {"lost span": ("b", "true"), "everything": ("c", "false")}
     found: dict[str, tuple[Calm, list[Loss]]] = {}
     async with AsyncExitStack() as stack:
         stages = {}
-        for way, keep in ways.items():
+        for way, (victim, keep) in ways.items():
             mesh = mesh_with_spare(
                 # Drafts go by time, and positions are to be counted.
-                subject, model, MESHNET_KEEP_ACTIVATIONS=keep, MESHNET_DRAFTS="off",
+                subject, model, victim, MESHNET_KEEP_ACTIVATIONS=keep, MESHNET_DRAFTS="off",
             )  # fmt: skip
             lab = await stack.enter_async_context(Lab(mesh, network="direct"))
-            stages[way] = Stage(lab, Ask(WORD * prompt, tokens))
+            stages[way] = Stage(lab, Ask(WORD * prompt, tokens), victim)
             found[way] = (await stages[way].calm(), [])
         for number in tries:
             for way, stage in stages.items():

@@ -58,7 +58,7 @@ async def ghost(lab: Lab, way: str, node: str) -> Ghost:
     deadline_s = float(lab.mesh.environment()["MESHNET_LEASE_SECONDS"]) + GRACE_S
     await lab.until(forgotten, f"every gateway has forgotten {node}", deadline_s)
     left_s = time.monotonic() - began
-    routed = tuple(head for head in heads if await _knows(lab, head, url))
+    routed = tuple([head for head in heads if await _knows(lab, head, url)])
     await _bring_back(lab, way, node)
     return Ghost(way, node, round(left_s, 3), routed)
 
