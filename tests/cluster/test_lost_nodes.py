@@ -24,6 +24,7 @@ CHUNK = 16
 AGAIN = 1
 """A step that was under way when a node died is run again by whoever had run it. A chain that
 cannot be handed on may tell so before the death shows, and then costs a recovery of its own."""
+pytestmark = pytest.mark.timeout(900)  # many processes start, which a busy machine is slow at
 FORMS = [("fp32", "chain"), pytest.param("int8", "star", marks=pytest.mark.slow)]
 
 
