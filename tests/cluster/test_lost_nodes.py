@@ -144,8 +144,8 @@ async def test_the_middle_dies_its_replacement_dies_and_then_the_two_that_share_
         assert least <= ran <= recoveries * least
 
 
-@pytest.mark.parametrize(("weights", "routes"), FORMS)
-async def test_two_neighbours_die_at_once(tiny_model_dir: Path, weights: str, routes: str):
+@pytest.mark.parametrize("weights", ["fp32", pytest.param("int8", marks=pytest.mark.slow)])
+async def test_two_neighbours_die_at_once(tiny_model_dir: Path, weights: str):
     ranges = ("0-1", "0-1", "1-3", "1-3", "3-4")
     prompt = prompt_ids(tiny_model_dir, PROMPT)
     with processes(tiny_model_dir, ranges, weights) as nodes:
@@ -155,7 +155,7 @@ async def test_two_neighbours_die_at_once(tiny_model_dir: Path, weights: str, ro
                 for victim in (busy(nodes[:2]), busy(nodes[2:4])):
                     victim.kill()
 
-        async with head_over([node.url for node in nodes], limits=limits_of(routes)) as head:
+        async with head_over([node.url for node in nodes], limits=limits_of("chain")) as head:
             calm = await generated(head, prompt)
             before = positions(nodes[4])
             ids = await generated(head, prompt, kill)
