@@ -9,7 +9,8 @@ import time
 import torch
 
 from meshnet.core.vocabulary import SamplingParams
-from meshnet.engine.sampling import History, Sampler
+from meshnet.engine.history import History
+from meshnet.engine.sampling import Sampler
 
 CASES = {
     "greedy": SamplingParams(),

@@ -22,7 +22,7 @@ from meshnet.core.vocabulary import (
     SamplingParams,
     ShardStep,
 )
-from meshnet.engine.sampling import History
+from meshnet.engine.history import History
 from meshnet.engine.shard import TorchModelShard
 
 PROMPT = (7, 8, 9, 10, 11)

@@ -21,7 +21,8 @@ from transformers.generation.logits_process import (
 )
 
 from meshnet.core.vocabulary import BadField, NumericalError, SamplingParams
-from meshnet.engine.sampling import LOGPROB_FLOOR, History, Sampler, uniform
+from meshnet.engine.history import History
+from meshnet.engine.sampling import LOGPROB_FLOOR, Sampler, uniform
 
 VOCAB = 3000
 SAMPLER = Sampler()

@@ -92,6 +92,10 @@ class NumericalError(MeshnetError):
     pass
 
 
+class GrammarError(MeshnetError):
+    """A schema or grammar that no answer could be kept to."""
+
+
 class HopLost(MeshnetError):
     pass
 

@@ -25,6 +25,7 @@ from meshnet.engine.attention_choice import choose_attention
 from meshnet.engine.checkpoint import Checkpoint, LoadedLayers, Tensors, check_numbers, read_config
 from meshnet.engine.formats import Form, format_for, load_in_format
 from meshnet.engine.forward import LayerRunner
+from meshnet.engine.grammar import Grammars
 from meshnet.engine.heap import give_back, is_out_of_memory
 from meshnet.engine.identity import (
     arithmetic,
@@ -42,6 +43,7 @@ from meshnet.engine.runner import Runner
 from meshnet.engine.selftest import CLOSENESS, Findings, self_test
 from meshnet.engine.shard import Report, TorchModelShard
 from meshnet.engine.single_texts import SingleTexts
+from meshnet.engine.text import vocabulary_of
 
 
 def layers_total(path: Path) -> int:
@@ -82,6 +84,7 @@ def load_shard(
         texts = token_text or _token_texts(path, layers, config, report)
         give_back()
         checkpoint = Checkpoint(path)
+    grammars = None if texts is _no_text else Grammars(lambda: vocabulary_of(path))
     return _made(
         path,
         checkpoint,
@@ -93,6 +96,7 @@ def load_shard(
         fast_prefill=fast_prefill,
         report=report,
         token_text=texts,
+        grammars=grammars,
     )
 
 
@@ -131,6 +135,7 @@ def _made(
     fast_prefill: bool,
     report: Report,
     token_text: Callable[[int], str],
+    grammars: Grammars | None = None,
 ) -> TorchModelShard:
     with _as_model_errors(path, layers):
         loaded, form = load_in_format(path, tensors, config, layers, weights, device, report)
@@ -142,11 +147,12 @@ def _made(
             raise
         return TorchModelShard(
             runner,
-            _description(path, model, runner, loaded, form, findings),
+            _description(path, model, runner, loaded, form, findings, grammars),
             rotary=limit,
             continues=findings.multi_token,
             report=report,
             token_text=token_text,
+            grammars=grammars,
         )
 
 
@@ -195,9 +201,9 @@ def _description(
     loaded: LoadedLayers,
     form: Form,
     findings: Findings,
+    grammars: Grammars | None,
 ) -> ShardDescription:
     config = loaded.model.config
-    changing = rotary_limit(config.get_text_config(decoder=True)) is not None
     return ShardDescription(
         model=model,
         fingerprint=fingerprint(
@@ -209,17 +215,7 @@ def _description(
         hidden_size=runner.hidden_size,
         vocab_size=runner.vocab_size,
         context_length=context_length(config),
-        # A prefill in chunks could not cross the point where rotary factors change.
-        capabilities=Capabilities(
-            kv_cache=findings.kv_cache,
-            multi_token=findings.multi_token and not changing,
-            truncate=findings.truncate,
-            marks=0 if changing else findings.marks,
-            batch=findings.batch,
-            exact=findings.exact and form.steady,
-            forced=True,
-            moves=findings.kv_cache and not changing and can_move(runner.new_cache(runner.held)),
-        ),
+        capabilities=_capabilities(config, runner, form, findings, grammars),
         kv_bytes=_session_bytes(findings, runner),
         weight_bytes=weight_bytes(loaded.model),
         bytes_read=loaded.bytes_read,
@@ -227,6 +223,24 @@ def _description(
         inseparable=inseparable_layers(config),
         weights=form.weights.value,
         operators=form.operators,
+    )
+
+
+def _capabilities(
+    config: Any, runner: Runner, form: Form, findings: Findings, grammars: Grammars | None
+) -> Capabilities:
+    """A prefill in chunks could not cross the point where rotary factors change."""
+    changing = rotary_limit(config.get_text_config(decoder=True)) is not None
+    return Capabilities(
+        kv_cache=findings.kv_cache,
+        multi_token=findings.multi_token and not changing,
+        truncate=findings.truncate,
+        marks=0 if changing else findings.marks,
+        batch=findings.batch,
+        exact=findings.exact and form.steady,
+        forced=True,
+        grammar=grammars is not None,
+        moves=findings.kv_cache and not changing and can_move(runner.new_cache(runner.held)),
     )
 
 

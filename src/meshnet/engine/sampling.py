@@ -1,6 +1,7 @@
 """Which token the tail draws: a pure function of logits, ids so far, parameters and position.
 
-    raw logits -> repetition -> presence, frequency -> logit_bias -> bans   (adjusted scores)
+    raw logits -> repetition -> presence, frequency -> logit_bias -> bans
+               -> what the grammar does not allow                           (adjusted scores)
                -> temperature -> top_k -> top_p -> min_p                    (candidates)
                -> one uniform number keyed by (seed, position), inverse CDF in id order
 
@@ -22,19 +23,20 @@ import hashlib
 import math
 import struct
 from collections.abc import Sequence
-from typing import overload
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from meshnet.core.vocabulary import (
     BadField,
+    GrammarError,
     NumericalError,
     SampledToken,
     SamplingParams,
     TokenLogprob,
 )
+from meshnet.engine.grammar import Grammars
+from meshnet.engine.history import History
 
 GREEDY_BELOW = 1e-5
 """A temperature under this is 0: dividing by it would only overflow."""
@@ -47,88 +49,11 @@ _NEGLIGIBLE = 60.0
 """e**-60 times any vocabulary is less than a rounding error of the best token's weight."""
 
 
-class History(Sequence[int]):
-    """The ids of a generation so far, prompt first, with counts that grow by one id at a time.
-
-    Counts are built when a penalty first asks and then caught up, so a draw costs the new ids
-    and not the whole history.
-    """
-
-    def __init__(self, ids: Sequence[int] = ()) -> None:
-        self._ids: list[int] = list(ids)
-        self._counts: dict[int, _Counts] = {}
-
-    def extend(self, ids: Sequence[int]) -> None:
-        self._ids.extend(ids)
-
-    def truncate(self, length: int) -> None:
-        """Forget the ids from `length` on."""
-        for counts in self._counts.values():
-            counts.cut(self._ids, length)
-        del self._ids[length:]
-
-    def counts(self, start: int) -> tuple[Tensor, Tensor]:
-        """Distinct ids of `self[start:]` and how often each occurs; views, valid until `extend`."""
-        counts = self._counts.get(start)
-        if counts is None:
-            self._counts = {0: self._counts[0]} if 0 in self._counts else {}
-            counts = self._counts[start] = _Counts(start)
-        return counts.caught_up(self._ids)
-
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[int]: ...
-    def __getitem__(self, index: int | slice) -> int | list[int]:
-        return self._ids[index]
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-
-class _Counts:
-    """Counts of the ids from one position on; `ids[slot]` occurs `counts[slot]` times."""
-
-    def __init__(self, start: int) -> None:
-        self._start = self._upto = start
-        self._slots: dict[int, int] = {}
-        self._ids = np.zeros(64, dtype=np.int64)
-        self._counts = np.zeros(64, dtype=np.float32)
-
-    def caught_up(self, ids: list[int]) -> tuple[Tensor, Tensor]:
-        for position in range(self._upto, len(ids)):
-            token = ids[position]
-            slot = self._slots.setdefault(token, len(self._slots))
-            if slot == len(self._ids):
-                self._ids = np.concatenate([self._ids, np.zeros_like(self._ids)])
-                self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
-            self._ids[slot] = token
-            self._counts[slot] += 1
-        self._upto = max(self._upto, len(ids))
-        used = len(self._slots)
-        return torch.from_numpy(self._ids[:used]), torch.from_numpy(self._counts[:used])
-
-    def cut(self, ids: list[int], length: int) -> None:
-        """Take back the ids from `length` on, the last first: `ids` still holds them."""
-        while self._upto > max(length, self._start):
-            self._upto -= 1
-            token = ids[self._upto]
-            slot = self._slots[token]
-            self._counts[slot] -= 1
-            if not self._counts[slot]:
-                self._forget(token, slot)
-
-    def _forget(self, token: int, slot: int) -> None:
-        """Free a slot; the last one moves into it."""
-        last = len(self._slots) - 1
-        self._ids[slot], self._counts[slot] = self._ids[last], self._counts[last]
-        self._counts[last] = 0
-        self._slots[int(self._ids[slot])] = slot
-        del self._slots[token]
-
-
 class Sampler:
-    """Draws tokens at the tail. Holds nothing."""
+    """Draws tokens at the tail. Holds nothing but compiled grammars."""
+
+    def __init__(self, grammars: Grammars | None = None) -> None:
+        self._grammars = grammars
 
     @torch.inference_mode()
     def draw(
@@ -149,11 +74,13 @@ class Sampler:
         if (forced := sampling.forced_at(position)) is not None:
             _check_best(float(raw_V.max()), len(raw_V))
             return _described(raw_V, forced, sampling.logprobs)
-        plain = not _is_biased(sampling, position) and not _is_penalised(sampling)
+        plain = not (_is_biased(sampling, position) or _is_penalised(sampling) or sampling.grammar)
         greedy = _is_greedy(sampling)
         if not (plain and greedy):  # else the best one is looked at below
             _check_best(float(raw_V.max()), len(raw_V))
         scores_V = raw_V if plain else _changed(raw_V, history, sampling, position)
+        if sampling.grammar:
+            self._forbid(scores_V, history, sampling)
         if greedy:
             token = _best(scores_V, raw_V)
         else:
@@ -161,6 +88,13 @@ class Sampler:
             ids_N, weights_N = _candidates(scores_V, sampling)
             token = int(ids_N[_inverse_cdf(weights_N, uniform(sampling.seed, position))])
         return _described(raw_V, token, sampling.logprobs)
+
+    def _forbid(self, scores_V: Tensor, history: Sequence[int], sampling: SamplingParams) -> None:
+        """Leave only what may follow the answer so far. Raises GrammarError."""
+        if self._grammars is None:
+            raise GrammarError("this shard knows no grammars")
+        book = history if isinstance(history, History) else History(history)
+        book.allow(scores_V, self._grammars, sampling)
 
     @torch.inference_mode()
     def distribution(

@@ -7,8 +7,8 @@ from typing import Any
 from meshnet.core.protocol.marks import Marks
 from meshnet.core.vocabulary import LayerRange, ShardStep
 from meshnet.engine.cache import allocated_bytes, grows_by_cells, sums_up
+from meshnet.engine.history import History
 from meshnet.engine.kv import KEY_GRID
-from meshnet.engine.sampling import History
 
 
 class SessionState:

@@ -42,11 +42,13 @@ from meshnet.core.vocabulary import (
 )
 from meshnet.engine.activations import ActivationForm, packed, unpacked
 from meshnet.engine.cache import unfilled_layers
+from meshnet.engine.grammar import Grammars, check_grammar
 from meshnet.engine.heap import is_out_of_memory
+from meshnet.engine.history import History
 from meshnet.engine.moving import MovesSessions
 from meshnet.engine.rotary import RotaryLimit
 from meshnet.engine.runner import Passing, Runner, Segment, joined, positions_of, side_by_side
-from meshnet.engine.sampling import History, Sampler, check_ids
+from meshnet.engine.sampling import Sampler, check_ids
 from meshnet.engine.session_state import SessionState
 
 Result = Activation | Drawn | None
@@ -76,6 +78,7 @@ class TorchModelShard(MovesSessions):
         continues: bool,
         report: Report,
         token_text: Callable[[int], str],
+        grammars: Grammars | None = None,
     ) -> None:
         self.kv_sessions: object | None = None
         self._runner = runner
@@ -84,7 +87,8 @@ class TorchModelShard(MovesSessions):
         self._continues = continues
         self._report = report
         self._token_text = token_text
-        self._sampler = Sampler()
+        self._grammars = grammars
+        self._sampler = Sampler(grammars)
         self._fill_checked = False
         self._form = ActivationForm(
             runner.leading_axes, runner.hidden_size, runner.per_layer_width, runner.total
@@ -216,6 +220,8 @@ class TorchModelShard(MovesSessions):
         if min(step.tokens) < 0 or max(step.tokens) >= vocab_size:
             raise BadField("tokens", f"ids below {vocab_size}", step.tokens[:8])
         check_ids(step.sampling, vocab_size)
+        if step.sampling.grammar and self._draws(step):
+            check_grammar(step.sampling.grammar, self._grammars)
 
     def _check_held(self, layers: LayerRange) -> None:
         held = self._runner.held

@@ -23,6 +23,7 @@ from tokenizers import Tokenizer
 from meshnet.core.vocabulary import ModelError, ModelId, NoTemplate, TemplateError, TextTooLong
 from meshnet.engine.context import UNLIMITED_CONTEXT, stated_context
 from meshnet.engine.decoding import Pieces, StreamDecoder
+from meshnet.engine.grammar import Following, Grammars, Vocabulary, grammar_of
 from meshnet.engine.speech import Speech, Style
 from meshnet.engine.templates import rendered
 
@@ -83,6 +84,7 @@ class HFText:
         self._backend.no_padding()
         self._pieces = Pieces(self._backend)
         template = getattr(tokenizer, "response_template", None)
+        self._grammars = Grammars(self.vocabulary)
         self._style = Style(str(tokenizer.chat_template or ""), template)
 
     @classmethod
@@ -183,6 +185,19 @@ class HFText:
         )
         return self.encode(text, special=False)
 
+    def grammar_of(self, schema: dict[str, Any]) -> str:
+        """Return the grammar of a JSON schema, compiled once. Raises GrammarError."""
+        grammar = grammar_of(schema)
+        self.follow(grammar)
+        return grammar
+
+    def follow(self, grammar: str) -> Following:
+        """Return a grammar at its beginning. Raises GrammarError."""
+        return self._grammars.follow(grammar)
+
+    def vocabulary(self) -> Vocabulary:
+        return self._backend.to_str(), self.vocab_size, self.stop_ids
+
     def decode(self, ids: Sequence[int], *, skip_special: bool) -> str:
         return self._backend.decode(ids, skip_special_tokens=skip_special)
 
@@ -197,6 +212,11 @@ class HFText:
     def token_text(self, token_id: int) -> str:
         """An id on its own, for people: part of a character shows as U+FFFD."""
         return self.token_bytes(token_id).decode("utf-8", errors="replace")
+
+
+def vocabulary_of(path: Path) -> Vocabulary:
+    """What grammars need to know of the model in `path`. Raises ModelError."""
+    return HFText.load(path, ModelId(path.name)).vocabulary()
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,9 +19,11 @@ from dataclasses import dataclass, replace
 from meshnet.core.generation.transcript import FailureCode, FinishReason
 from meshnet.core.vocabulary import SampledToken, ToolCall
 from meshnet.gateway.planning import Plan
-from meshnet.gateway.ports import Generator, StreamDecoder, TextModel
+from meshnet.gateway.ports import Follower, Generator, StreamDecoder, TextModel
 from meshnet.gateway.stopping import StopFilter
 from meshnet.head import FinishEvent, GenerationFailed
+
+_OFF_GRAMMAR = "The last node drew a token that the response_format forbids: update it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +152,8 @@ async def pieces(
     if request is None:
         yield assembly.finish(FinishReason.LENGTH)
         return
-    last: Piece | None = None
-    cached = 0
+    follower = text.follow(request.sampling.grammar) if request.sampling.grammar else None
+    last, cached = None, 0
     async with aclosing(generator.generate(request)) as events:
         async for event in events:
             if isinstance(event, FinishEvent):
@@ -162,6 +164,7 @@ async def pieces(
                 _check_forced(event.token, to_echo.popleft())
                 piece = assembly.echo([event.token])
             else:
+                _check_allowed(event.token, follower)
                 piece = assembly.push(event.token)
             if piece.finish is not None:
                 last = piece
@@ -171,6 +174,11 @@ async def pieces(
     if last is None:
         raise GenerationFailed(FailureCode.UPSTREAM, "The generation ended without a reason.")
     yield replace(last, cached_tokens=cached)
+
+
+def _check_allowed(token: SampledToken, follower: Follower | None) -> None:
+    if follower is not None and not follower.take(token.token_id):
+        raise GenerationFailed(FailureCode.UPSTREAM, _OFF_GRAMMAR)
 
 
 def _check_forced(token: SampledToken, wanted: int) -> None:

@@ -42,6 +42,9 @@ def prepare_chat(service: Service, body: bytes, asker: Asker) -> Job:
 
 
 def _parting(service: Service, asked: ChatRequest, prompt: list[int]) -> Parting | None:
+    if asked.sampling.schema is not None:  # then all of it is the answer
+        return None
+
     def begin() -> Speech | None:
         return service.text.speech(prompt, asked.tools.listed, thoughts=asked.thoughts)
 

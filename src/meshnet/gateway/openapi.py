@@ -29,6 +29,35 @@ _TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
 _IDS: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 
 
+_FORMAT: Schema = {
+    "anyOf": [
+        {"type": "null"},
+        {
+            "type": "object",
+            "required": ["type"],
+            "properties": {"type": {"enum": ["text", "json_object"]}},
+        },
+        {
+            "type": "object",
+            "required": ["type", "json_schema"],
+            "properties": {
+                "type": {"const": "json_schema"},
+                "json_schema": {
+                    "type": "object",
+                    "required": ["name", "schema"],
+                    "properties": {
+                        "name": _STRING,
+                        "schema": {"type": "object"},
+                        "strict": _BOOLEAN,
+                    },
+                },
+            },
+        },
+    ],
+    "description": "A schema that cannot be kept is refused.",
+}
+
+
 def _shared(limits: ApiLimits) -> Schema:
     stop = {"type": "string", "minLength": 1, "maxLength": limits.stop_characters}
     stops = {"type": "array", "maxItems": limits.stops, "items": stop}
@@ -59,6 +88,7 @@ def _shared(limits: ApiLimits) -> Schema:
             "maxItems": limits.stop_token_ids,
             "items": {"type": "integer", "minimum": 0},
         },
+        "response_format": _FORMAT,
         "stream": _BOOLEAN,
         "stream_options": {
             "type": ["object", "null"],

@@ -9,10 +9,11 @@ ignore_eos                 -> the model's own stop ids cannot be drawn at all
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from meshnet.core.vocabulary import POSITIONS_MAX, SamplingParams, TextTooLong
 from meshnet.gateway.errors import ApiError, context_exceeded, invalid, unsupported
+from meshnet.gateway.formats import grammar_of
 from meshnet.gateway.ports import TextModel
 from meshnet.gateway.requests import SamplingFields
 from meshnet.head import GenerationRequest
@@ -90,6 +91,8 @@ def plan(prompt: list[int], text: TextModel, choices: Choices) -> Plan:
     if not fields.ignore_eos:
         stop_ids |= text.stop_ids
     sampling = _sampling(len(prompt), stop_ids, text, choices)
+    if fields.schema is not None:
+        sampling = replace(sampling, grammar=_grammar(fields, fields.schema, text))
     given = tuple(prompt)
     if choices.scores:  # all of the prompt but its first id is drawn, as it is told to be
         sampling = replace(sampling, forced=given[1:])
@@ -116,6 +119,14 @@ def plans(prompt: list[int], text: TextModel, choices: Choices) -> tuple[Plan, .
     """
     first = plan(prompt, text, choices)
     return tuple(first.seeded((choices.seed + nth) % 2**64) for nth in range(choices.count))
+
+
+def _grammar(fields: SamplingFields, schema: dict[str, Any], text: TextModel) -> str:
+    """An answer that is complete can only end: so nothing may forbid it to."""
+    for name, asked in (("ignore_eos", fields.ignore_eos), ("min_tokens", fields.min_tokens)):
+        if asked:
+            raise unsupported(name, "not together with response_format")
+    return grammar_of(schema, text)
 
 
 def too_long(error: TextTooLong, text: TextModel, choices: Choices) -> ApiError:

@@ -41,6 +41,14 @@ class Speech(Protocol):
     def end(self) -> list[Said]: ...
 
 
+class Follower(Protocol):
+    """Where an answer is in its grammar."""
+
+    def take(self, token_id: int) -> bool:
+        """Go on by one id; False: the grammar does not allow it."""
+        ...
+
+
 class GenerationDefaults(Protocol):
     """What the model's own generation_config recommends; None where it is silent."""
 
@@ -88,6 +96,14 @@ class TextModel(Protocol):
     def decode(self, ids: Sequence[int], *, skip_special: bool) -> str: ...
 
     def decoder(self, *, skip_special: bool = True) -> StreamDecoder: ...
+
+    def grammar_of(self, schema: dict[str, Any]) -> str:
+        """The grammar of a JSON schema, compiled once. Raises GrammarError."""
+        ...
+
+    def follow(self, grammar: str) -> Follower:
+        """A grammar that `grammar_of` gave, at its beginning."""
+        ...
 
     @property
     def calls_tools(self) -> bool:

@@ -17,7 +17,6 @@ REFUSED: Table = {
     "best_of": ((1,), f"must be 1, it is {_OFF}"),
     "use_beam_search": ((False,), _OFF),
     "length_penalty": ((1, 1.0), _OFF),
-    "response_format": (({"type": "text"},), f"only type text, JSON output is {_LATER}"),
     "bad_words": (([],), _OFF),
     "structured_outputs": ((), _LATER),
     "guided_json": ((), _LATER),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshnet.core.vocabulary import TOKEN_ID_MAX
-from meshnet.gateway.errors import invalid
+from meshnet.gateway.errors import invalid, unsupported
 from meshnet.gateway.fields import (
     Fields,
     as_array,
@@ -23,6 +23,7 @@ from meshnet.gateway.fields import (
     kind,
     token_id_of_key,
 )
+from meshnet.gateway.formats import read_schema
 from meshnet.gateway.messages import read_messages
 from meshnet.gateway.refused import REFUSED, REFUSED_IN_CHAT, REFUSED_IN_COMPLETIONS, refuse
 from meshnet.gateway.settings import ApiLimits
@@ -50,6 +51,8 @@ class SamplingFields:
     stops: tuple[str, ...] = ()
     logprobs: int | None = None
     """How many alternatives of each token to tell; None: no logprobs at all."""
+    schema: dict[str, Any] | None = None
+    """The JSON schema that the answer is kept to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +105,14 @@ def read_chat(values: dict[str, Any], limits: ApiLimits, vocab_size: int) -> Cha
     wanted = fields.integer("max_completion_tokens", 1, INTEGER_MAX)
     older = fields.integer("max_tokens", 1, INTEGER_MAX)
     sampling = _sampling(fields, limits, vocab_size, logprobs=_chat_logprobs(fields, limits))
+    tools = read_tools(fields, limits)
+    if tools.listed and sampling.schema is not None:
+        raise unsupported("response_format", "not together with tools that may be called")
     return ChatRequest(
         model=model,
         messages=messages,
         template_kwargs=template_kwargs,
-        tools=read_tools(fields, limits),
+        tools=tools,
         thoughts=fields.take("separate_reasoning") is None or fields.boolean("separate_reasoning"),
         sampling=sampling,
         tokens_max=wanted if wanted is not None else older,
@@ -160,6 +166,7 @@ def _sampling(
         stop_token_ids=_token_ids(fields, limits, vocab_size),
         stops=_stops(fields, limits),
         logprobs=logprobs,
+        schema=read_schema(fields),
     )
 
 

@@ -14,9 +14,9 @@ import codecs
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
-from meshnet.core.vocabulary import ModelId, NoTemplate, TemplateError
+from meshnet.core.vocabulary import GrammarError, ModelId, NoTemplate, TemplateError
 
 BOS, EOS, END_OF_TURN = 256, 257, 258
 SPECIAL = (
@@ -114,6 +114,12 @@ class ToyText:
 
     def decoder(self, *, skip_special: bool = True) -> ToyDecoder:
         return ToyDecoder(self, skip_special=skip_special)
+
+    def grammar_of(self, schema: dict[str, Any]) -> str:
+        raise GrammarError("the toy keeps to no grammar")
+
+    def follow(self, grammar: str) -> NoReturn:
+        raise GrammarError("the toy keeps to no grammar")
 
     @property
     def calls_tools(self) -> bool:

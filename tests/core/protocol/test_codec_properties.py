@@ -66,6 +66,7 @@ def sampling() -> st.SearchStrategy[SamplingParams]:
         prompt_length=st.integers(5, 2**24),
         banned=st.lists(IDS, max_size=5).map(tuple),
         banned_until=st.integers(0, 2**24),
+        grammar=st.text(st.characters(exclude_categories=["Cs"]), max_size=9),
         forced=st.lists(IDS, max_size=5).map(tuple),
     )
 

@@ -42,6 +42,7 @@ SHARD = ShardDescription(
         exact=True,
         moves=True,
         forced=True,
+        grammar=True,
     ),
     kv_bytes=KVBytes(per_token=15360, fixed=7, grid=256),
     weight_bytes=141_000_000,
@@ -95,7 +96,7 @@ def test_a_node_is_read_as_it_was_told():
 def test_keys_of_a_later_version_are_ignored_and_absent_additions_have_a_default():
     values = json.loads(encode_node(NODE)) | {"later": {"a": [1]}}
     del values["device"]
-    for added in ("truncate", "marks", "batch", "exact", "moves", "forced"):
+    for added in ("truncate", "marks", "batch", "exact", "moves", "forced", "grammar"):
         del values["shards"][0]["capabilities"][added]
     del values["shards"][0]["kv_bytes"]["grid"]
     del values["shards"][0]["weights"], values["shards"][0]["operators"]

@@ -76,6 +76,7 @@ def _shard_values(shard: ShardDescription) -> dict[str, Any]:
             "exact": shard.capabilities.exact,
             "moves": shard.capabilities.moves,
             "forced": shard.capabilities.forced,
+            "grammar": shard.capabilities.grammar,
         },
         "kv_bytes": {
             "per_token": shard.kv_bytes.per_token,
@@ -167,6 +168,7 @@ def _capabilities(fields: Fields) -> Capabilities:
         exact=_told(fields, "exact"),
         moves=_told(fields, "moves"),
         forced=_told(fields, "forced"),
+        grammar=_told(fields, "grammar"),
     )
 
 

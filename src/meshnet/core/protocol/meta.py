@@ -23,6 +23,7 @@ from meshnet.core.protocol.headers import dtype_of, session_id
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.vocabulary import (
     DRAFTS_MAX,
+    GRAMMAR_CHARS_MAX,
     LOGIT_BIAS_MAX,
     POSITIONS_MAX,
     TOKEN_ID_MAX,
@@ -145,6 +146,8 @@ def sampling_values(sampling: SamplingParams) -> dict[str, Any]:
         values["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
     if sampling.banned:
         values["banned"] = sampling.banned
+    if sampling.grammar:
+        values["grammar"] = sampling.grammar
     if sampling.forced:
         values["forced"] = sampling.forced
     return values
@@ -158,6 +161,8 @@ def read_sampling(fields: Fields) -> SamplingParams:
         values["logit_bias"] = _logit_bias(fields.object("logit_bias"))
     if fields.has("banned"):
         values["banned"] = fields.integers("banned", count_max=LOGIT_BIAS_MAX, high=TOKEN_ID_MAX)
+    if fields.has("grammar"):
+        values["grammar"] = fields.text("grammar", chars_max=GRAMMAR_CHARS_MAX)
     if fields.has("forced"):
         values["forced"] = fields.integers("forced", count_max=POSITIONS_MAX, high=TOKEN_ID_MAX)
     try:

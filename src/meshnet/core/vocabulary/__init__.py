@@ -7,6 +7,7 @@ sizes are bytes, lengths are tokens, layer ranges are half-open. Shapes are name
 
 from meshnet.core.errors import (
     BadField,
+    GrammarError,
     HopLost,
     KVCacheMiss,
     MeshnetError,
@@ -33,6 +34,7 @@ from meshnet.core.vocabulary.descriptions import (
 )
 from meshnet.core.vocabulary.drawing import (
     DRAFTS_MAX,
+    GRAMMAR_CHARS_MAX,
     LOGIT_BIAS_MAX,
     LOGPROBS_MAX,
     POSITIONS_MAX,
@@ -59,6 +61,7 @@ from meshnet.core.vocabulary.steps import ShardStep
 
 __all__ = [
     "DRAFTS_MAX",
+    "GRAMMAR_CHARS_MAX",
     "HIDDEN",
     "LOGIT_BIAS_MAX",
     "LOGPROBS_MAX",
@@ -75,6 +78,7 @@ __all__ = [
     "Capacity",
     "DType",
     "Drawn",
+    "GrammarError",
     "Hop",
     "HopLost",
     "KVBytes",

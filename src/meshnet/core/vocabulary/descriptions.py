@@ -29,11 +29,15 @@ class Capabilities:
     """Sessions can be taken over by a shard of equal arithmetic, cache and all."""
     forced: bool = False
     """As a tail it draws what it is told to (`SamplingParams.forced`)."""
+    grammar: bool = False
+    """As a tail it draws only what a grammar allows."""
 
     def lack(self, sampling: SamplingParams) -> str:
         """Say what of `sampling` a tail like this cannot do; empty if it can do all."""
         if sampling.forced and not self.forced:
             return "tell the log probabilities of a prompt"
+        if sampling.grammar and not self.grammar:
+            return "keep an answer to a grammar"
         return ""
 
     @property

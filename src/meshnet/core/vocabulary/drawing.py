@@ -23,6 +23,8 @@ class SamplingParams:
     banned: tuple[int, ...] = ()
     banned_until: int = 0
     """`banned` ids cannot be drawn for positions below `banned_until` (min_tokens, ignore_eos)."""
+    grammar: str = ""
+    """What may follow the prompt, as llguidance reads it; empty: anything."""
     forced: tuple[int, ...] = ()
     """What is drawn for the last positions before `prompt_length`, whatever the logits: so a tail
     tells the log-probabilities of a prompt."""
@@ -41,6 +43,7 @@ class SamplingParams:
         _check("banned_until", self.banned_until, 0, POSITIONS_MAX)
         _check("len(logit_bias)", len(self.logit_bias), 0, LOGIT_BIAS_MAX)
         _check("len(banned)", len(self.banned), 0, LOGIT_BIAS_MAX)
+        _check("len(grammar)", len(self.grammar), 0, GRAMMAR_CHARS_MAX)
         _check("len(forced)", len(self.forced), 0, self.prompt_length)
         if self.forced:
             _check("forced token", min(self.forced), 0, TOKEN_ID_MAX)
@@ -63,6 +66,7 @@ class SamplingParams:
 
 LOGPROBS_MAX = 20
 LOGIT_BIAS_MAX = 1024
+GRAMMAR_CHARS_MAX = 2**16
 TOKEN_ID_MAX = 2**31 - 1
 POSITIONS_MAX = 2**24
 

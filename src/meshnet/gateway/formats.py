@@ -1,0 +1,46 @@
+"""`response_format`: the JSON schema that an answer is kept to.
+
+text          nothing
+json_object   any object
+json_schema   what `json_schema.schema` describes
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshnet.core.vocabulary import GrammarError
+from meshnet.gateway.errors import invalid
+from meshnet.gateway.fields import Fields, as_boolean, as_object, as_text
+from meshnet.gateway.ports import TextModel
+
+_TYPES = ("text", "json_object", "json_schema")
+
+
+def read_schema(fields: Fields) -> dict[str, Any] | None:
+    """The schema that is asked for; None: any text will do. Raises ApiError."""
+    value = fields.take("response_format")
+    if value is None:
+        return None
+    wanted = Fields(as_object("response_format", value), prefix="response_format.")
+    kind = wanted.require("type")
+    if kind not in _TYPES:
+        raise invalid("response_format.type", f"expected one of {', '.join(_TYPES)}")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    param = wanted.param("json_schema")
+    described = Fields(as_object(param, wanted.require("json_schema")), prefix=f"{param}.")
+    as_text(described.param("name"), described.require("name"))
+    if (strict := described.take("strict")) is not None:
+        as_boolean(described.param("strict"), strict)
+    return as_object(described.param("schema"), described.require("schema"))
+
+
+def grammar_of(schema: dict[str, Any], text: TextModel) -> str:
+    """The grammar of a schema, compiled once to see that it can be kept. Raises ApiError."""
+    try:
+        return text.grammar_of(schema)
+    except GrammarError as error:
+        raise invalid("response_format", f"no answer can be kept to this: {error}") from None
