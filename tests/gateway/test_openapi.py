@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.gateway.api import USER, Gateway
 
-from meshnet.gateway import openapi
+from meshnet.gateway import openapi_fields as openapi
 from meshnet.gateway.fields import Fields
 from meshnet.gateway.requests import read_chat, read_completion
 from meshnet.gateway.settings import ApiLimits
@@ -18,6 +18,8 @@ async def test_every_endpoint_is_described():
     assert set(described["paths"]) == {
         "/v1/chat/completions",
         "/v1/completions",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
         "/v1/tokenize",
         "/v1/detokenize",
         "/v1/models",

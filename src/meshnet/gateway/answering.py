@@ -24,6 +24,7 @@ from meshnet.gateway.assembly import Piece, pieces
 from meshnet.gateway.auth import OWNER
 from meshnet.gateway.bodies import body_too_slow, read_body
 from meshnet.gateway.delivery import EventStream, unless_gone
+from meshnet.gateway.dialects import OPENAI, Dialect
 from meshnet.gateway.errors import ApiError, json_response, of_failure
 from meshnet.gateway.planning import Choices, Plan
 from meshnet.gateway.ports import Ambient, Generator, TextModel
@@ -93,9 +94,11 @@ class Form(Protocol):
 
     def chunks(self, choice: int, piece: Piece, *, first: bool) -> Iterator[dict[str, Any]]: ...
 
-    def usage_chunk(self) -> dict[str, Any]: ...
+    def end(self, usage: Usage) -> Iterator[dict[str, Any]]:
+        """What follows the last piece of a stream."""
+        ...
 
-    def whole(self, answers: Sequence[Piece]) -> dict[str, Any]: ...
+    def whole(self, answers: Sequence[Piece], usage: Usage) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +113,11 @@ class Job:
     delivery: Delivery
     ignored: tuple[str, ...]
     parting: Parting | None = None
+    dialect: Dialect = OPENAI
 
 
 def envelope(service: Service, prefix: str) -> dict[str, Any]:
-    """What is equal in all chunks of an answer."""
+    """What is equal in all chunks of an answer, but for their usage."""
     return {
         "id": f"{prefix}-{service.ambient.new_id()}",
         "created": int(service.ambient.now()),
@@ -138,6 +142,7 @@ async def answer(
             grace_s=service.settings.grace_s,
             stall_s=service.settings.stall_s,
             headers=_headers(job),
+            dialect=job.dialect,
         )
     told = await unless_gone(request.receive, _whole(service, job))
     if told is None:
@@ -169,18 +174,17 @@ async def _body(service: Service, request: Request) -> bytes | None:
 
 
 async def _chunks(service: Service, job: Job) -> AsyncGenerator[Mapping[str, Any], None]:
-    unused = {"usage": None} if job.delivery.include_usage else {}
     usage = Usage()
     for choice, plan in enumerate(chain(*job.plans)):
         first = True
         async with aclosing(_pieces(service, job, plan)) as parts:
             async for piece in parts:
                 for chunk in job.form.chunks(choice, piece, first=first):
-                    yield chunk | unused
+                    yield chunk
                 first = False
         usage.add(plan, piece, shared=choice % len(job.plans[0]) > 0)
-    if job.delivery.include_usage:
-        yield job.form.usage_chunk() | {"usage": usage.told()}
+    for chunk in job.form.end(usage):
+        yield chunk
 
 
 async def _whole(service: Service, job: Job) -> dict[str, Any] | ApiError:
@@ -193,7 +197,7 @@ async def _whole(service: Service, job: Job) -> dict[str, Any] | ApiError:
             usage.add(plan, parts[-1], shared=choice % len(job.plans[0]) > 0)
     except GenerationFailed as failure:
         return of_failure(failure)
-    return job.form.whole(answers) | {"usage": usage.told()}
+    return job.form.whole(answers, usage)
 
 
 def _pieces(service: Service, job: Job, plan: Plan) -> AsyncGenerator[Piece, None]:

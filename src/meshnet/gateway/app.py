@@ -18,11 +18,13 @@ from starlette.responses import Response
 from meshnet.gateway import openapi
 from meshnet.gateway.ambient import machine_ambient
 from meshnet.gateway.answering import Service, answer, answer_at_once
+from meshnet.gateway.anthropic import count_tokens, prepare_messages
 from meshnet.gateway.auth import Authenticated, KeyRing
 from meshnet.gateway.boundary import Boundary
 from meshnet.gateway.chat import prepare_chat
 from meshnet.gateway.completions import prepare_completion
-from meshnet.gateway.errors import ApiError, error_response, json_response
+from meshnet.gateway.dialects import dialect_of
+from meshnet.gateway.errors import ApiError, json_response
 from meshnet.gateway.models import find_model, model_list
 from meshnet.gateway.page import add_page, page_files
 from meshnet.gateway.ports import Ambient, Generator, Metrics, Readiness, TextModel
@@ -81,7 +83,11 @@ def _add_generation(app: FastAPI, service: Service) -> None:
     async def completions(request: Request) -> Response:
         return await answer(service, request, prepare_completion)
 
+    async def messages(request: Request) -> Response:
+        return await answer(service, request, prepare_messages)
+
     limits = service.settings.limits
+    _add(app, "/messages", messages, "POST", openapi.MESSAGES)
     _add(app, "/chat/completions", chat_completions, "POST", openapi.chat(limits))
     _add(app, "/completions", completions, "POST", openapi.completions(limits))
 
@@ -93,7 +99,11 @@ def _add_tokens(app: FastAPI, service: Service) -> None:
     async def to_text(request: Request) -> Response:
         return await answer_at_once(service, request, detokenize)
 
+    async def counted(request: Request) -> Response:
+        return await answer_at_once(service, request, count_tokens)
+
     limits = service.settings.limits
+    _add(app, "/messages/count_tokens", counted, "POST", openapi.COUNT_TOKENS)
     _add(app, "/tokenize", to_tokens, "POST", openapi.tokenize(limits))
     _add(app, "/detokenize", to_text, "POST", openapi.DETOKENIZE)
 
@@ -158,11 +168,12 @@ def _answer_head(app: FastAPI, path: str, endpoint: Endpoint) -> None:
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return error_response(error)
+    return dialect_of(request.scope["path"]).refusal(error)
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.scope["path"][:200]
     message = f"There is no {request.method} {path}."
-    return error_response(ApiError(error.status_code, message, headers=error.headers))
+    refused = ApiError(error.status_code, message, headers=error.headers)
+    return dialect_of(path).refusal(refused)

@@ -55,6 +55,8 @@ class Piece:
     finish: FinishReason | None = None
     cached_tokens: int = 0
     """Of the prompt: what an earlier session held of it."""
+    stop: str | None = None
+    """The stop string that ended it."""
     thought: str = ""
     calls: tuple[Call, ...] = ()
     called: bool = False
@@ -126,7 +128,7 @@ class Assembly:
         while self._waiting and self._waiting[0].offset < self._shown:
             placed.append(self._waiting.popleft())
         finish = FinishReason.STOP if self._filter.stopped else None
-        return Piece(text, tuple(placed), self._count, finish)
+        return Piece(text, tuple(placed), self._count, finish, stop=self._filter.stop)
 
 
 async def pieces(

@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from meshnet.gateway.errors import ApiError, error_response
+from meshnet.gateway.dialects import dialect_of
+from meshnet.gateway.errors import ApiError
 from meshnet.gateway.loopback import host_of, is_loopback
 
 OWNER = "meshnet.owner"
@@ -64,20 +65,27 @@ class Authenticated:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in PROBES:
-            refusal = self._refusal(Headers(scope=scope), scope["path"])
+            headers = Headers(scope=scope)
+            refusal = self._refusal(headers, scope["path"])
             if refusal is not None:
-                await error_response(refusal)(scope, receive, send)
+                await dialect_of(scope["path"]).refusal(refusal)(scope, receive, send)
                 return
             if self._keys:
-                scope[OWNER] = self._keys.owner(Headers(scope=scope).get("authorization", ""))
+                scope[OWNER] = self._keys.owner(_authorization(headers))
         await self._app(scope, receive, send)
 
     def _refusal(self, headers: Headers, path: str) -> ApiError | None:
         if not self._keys:
             return _foreign() if _names_another(headers.get("host", "")) else None
-        authorization = headers.get("authorization", "")
+        authorization = _authorization(headers)
         is_open = path in self._public or self._keys.opens(authorization)
         return None if is_open else _locked(authorization)
+
+
+def _authorization(headers: Headers) -> str:
+    """What is presented: Anthropic's clients send a key of its own header."""
+    key = headers.get("x-api-key", "")
+    return headers.get("authorization", f"Bearer {key}" if key else "")
 
 
 def _names_another(host: str) -> bool:

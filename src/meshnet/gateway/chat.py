@@ -13,32 +13,43 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from meshnet.core.vocabulary import NoTemplate, TemplateError, TextTooLong
-from meshnet.gateway.answering import Asker, Job, Service, envelope
+from meshnet.gateway.answering import Asker, Job, Service, Usage, envelope
 from meshnet.gateway.assembly import Call, Piece, PlacedToken
 from meshnet.gateway.errors import ApiError, invalid, unsupported
 from meshnet.gateway.fields import read_json_object
 from meshnet.gateway.logprobs import chat_logprobs
 from meshnet.gateway.planning import plans, too_long
 from meshnet.gateway.ports import Speech, TextModel
-from meshnet.gateway.requests import ChatRequest, read_chat
+from meshnet.gateway.requests import ChatRequest, Delivery, read_chat
 from meshnet.gateway.speaking import Parting
 from meshnet.gateway.tools import Tools
 
 
 def prepare_chat(service: Service, body: bytes, asker: Asker) -> Job:
     """Parse, render, tokenise and plan; blocking. Raises ApiError."""
+    limits, vocab_size = service.settings.limits, service.text.vocab_size
+    return chat_job(service, read_chat(read_json_object(body), limits, vocab_size), asker)
+
+
+def chat_job(service: Service, asked: ChatRequest, asker: Asker) -> Job:
+    """Raises ApiError."""
     text = service.text
-    asked = read_chat(read_json_object(body), service.settings.limits, text.vocab_size)
     service.check_model(asked.model)
     choices = service.choices(asked, asker, where="messages")
-    try:
-        prompt = rendered(text, asked.messages, asked.template_kwargs, asked.tools)
-    except TextTooLong as error:
-        raise too_long(error, text, choices) from None
+    prompt = prompt_of(service, asked)
     planned = plans(prompt, text, choices)
-    form = ChatForm(envelope(service, "chatcmpl"), text, asked.sampling.logprobs)
+    form = ChatForm(envelope(service, "chatcmpl"), text, asked.sampling.logprobs, asked.delivery)
     parting = _parting(service, asked, prompt)
     return Job((planned,), form, asked.delivery, asked.ignored, parting)
+
+
+def prompt_of(service: Service, asked: ChatRequest) -> list[int]:
+    """The ids that an answer follows. Raises ApiError."""
+    text = service.text
+    try:
+        return rendered(text, asked.messages, asked.template_kwargs, asked.tools)
+    except TextTooLong as error:
+        raise too_long(error, text, asked.tokens_max, "messages") from None
 
 
 def _parting(service: Service, asked: ChatRequest, prompt: list[int]) -> Parting | None:
@@ -82,6 +93,7 @@ class ChatForm:
     envelope: dict[str, Any]
     text: TextModel
     top: int | None
+    delivery: Delivery
 
     def chunks(self, choice: int, piece: Piece, *, first: bool) -> Iterator[dict[str, Any]]:
         if first:
@@ -100,12 +112,14 @@ class ChatForm:
         if piece.finish is not None:
             yield self._chunk(choice, {}, finish=_finish(piece))
 
-    def usage_chunk(self) -> dict[str, Any]:
-        return self._head("chat.completion.chunk") | {"choices": []}
+    def end(self, usage: Usage) -> Iterator[dict[str, Any]]:
+        if self.delivery.include_usage:
+            yield self._head("chat.completion.chunk") | {"choices": []} | {"usage": usage.told()}
 
-    def whole(self, answers: Sequence[Piece]) -> dict[str, Any]:
+    def whole(self, answers: Sequence[Piece], usage: Usage) -> dict[str, Any]:
         return self._head("chat.completion") | {
-            "choices": [self._choice(index, piece) for index, piece in enumerate(answers)]
+            "choices": [self._choice(index, piece) for index, piece in enumerate(answers)],
+            "usage": usage.told(),
         }
 
     def _choice(self, index: int, piece: Piece) -> dict[str, Any]:
@@ -142,7 +156,8 @@ class ChatForm:
         return None if self.top is None else chat_logprobs(tokens, self.text, self.top)
 
     def _head(self, kind: str) -> dict[str, Any]:
-        return {"object": kind} | self.envelope
+        unused = {"usage": None} if self.delivery.include_usage else {}
+        return {"object": kind} | self.envelope | unused
 
 
 def _call(call: Call, arguments: str) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from meshnet.gateway import sse
-from meshnet.gateway.errors import ApiError, error_response, of_failure
+from meshnet.gateway.dialects import OPENAI, Dialect
+from meshnet.gateway.errors import ApiError, of_failure
 from meshnet.head import GenerationFailed
 
 T = TypeVar("T")
@@ -67,6 +68,7 @@ class EventStream(Response):
         grace_s: float,
         stall_s: float,
         headers: Mapping[str, str],
+        dialect: Dialect = OPENAI,
     ) -> None:
         super().__init__(status_code=200, headers=dict(headers) | sse.HEADERS)
         del self.headers["content-length"]
@@ -74,6 +76,7 @@ class EventStream(Response):
         self._keepalive_s = keepalive_s
         self._grace_s = grace_s
         self._stall_s = stall_s
+        self._dialect = dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await unless_gone(receive, self._serve(scope, receive, send))
@@ -84,7 +87,7 @@ class EventStream(Response):
             pumping = tasks.create_task(self._pump(queue))
             item = await _next(queue, self._grace_s)
             if isinstance(item, ApiError):
-                await error_response(item)(scope, receive, send)
+                await self._dialect.refusal(item)(scope, receive, send)
                 return
             with contextlib.suppress(_Stalled):
                 await self._tell(item, queue, send)
@@ -100,11 +103,19 @@ class EventStream(Response):
             }
         )
         while not isinstance(item, _End):
-            await self._send(send, _bytes_of(item))
+            await self._send(send, self._bytes_of(item))
             failed = isinstance(item, ApiError)
             item = _End() if failed else await _next(queue, self._keepalive_s)
-        await self._send(send, sse.DONE)
-        await self._send(send, b"", more=False)
+        await self._send(send, self._dialect.done, more=False)
+
+    def _bytes_of(self, item: bytes | ApiError | None) -> bytes:
+        match item:
+            case None:
+                return self._dialect.keep_alive
+            case ApiError():
+                return self._dialect.frame(self._dialect.error(item))
+            case _:
+                return item
 
     async def _send(self, send: Send, data: bytes, *, more: bool = True) -> None:
         try:
@@ -117,7 +128,7 @@ class EventStream(Response):
         try:
             async with aclosing(self._frames) as frames:
                 async for body in frames:
-                    await queue.put(sse.frame(body))
+                    await queue.put(self._dialect.frame(body))
         except GenerationFailed as failure:
             await queue.put(of_failure(failure))
         else:
@@ -131,13 +142,3 @@ async def _next(queue: asyncio.Queue[_Item], timeout_s: float) -> _Item | None:
             return await queue.get()
     except TimeoutError:
         return None
-
-
-def _bytes_of(item: bytes | ApiError | None) -> bytes:
-    match item:
-        case None:
-            return sse.KEEP_ALIVE
-        case ApiError():
-            return sse.frame(item.body)
-        case _:
-            return item

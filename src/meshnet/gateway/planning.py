@@ -129,13 +129,13 @@ def _grammar(fields: SamplingFields, schema: dict[str, Any], text: TextModel) ->
     return grammar_of(schema, text)
 
 
-def too_long(error: TextTooLong, text: TextModel, choices: Choices) -> ApiError:
+def too_long(error: TextTooLong, text: TextModel, tokens_max: int | None, where: str) -> ApiError:
     """The refusal of a prompt whose ids were not all counted."""
     return context_exceeded(
         limit=text.context_length,
         prompt=error.tokens_at_least,
-        completion=choices.tokens_max or 1,
-        where=choices.where,
+        completion=tokens_max or 1,
+        where=where,
         counted=False,
     )
 

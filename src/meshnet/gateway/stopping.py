@@ -23,6 +23,8 @@ class StopFilter:
         self._searches = [_Search(stop) for stop in stops]
         self._held = ""
         self.stopped = False
+        self.stop: str | None = None
+        """The stop string that ended the text."""
 
     def push(self, text: str) -> str:
         """Take new text, return what may be shown now. After a stop: always empty."""
@@ -34,9 +36,10 @@ class StopFilter:
         for offset, character in enumerate(text):
             complete = max(search.step(character) for search in self._searches)
             if complete:
-                self.stopped = True
-                self._held = ""
-                return seen[: len(seen) - len(text) + offset + 1 - complete]
+                end = len(seen) - len(text) + offset + 1
+                self.stopped, self._held = True, ""
+                self.stop = seen[end - complete : end]
+                return seen[: end - complete]
         held = max(search.matched for search in self._searches)
         self._held = seen[len(seen) - held :]
         return seen[: len(seen) - held]
