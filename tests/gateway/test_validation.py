@@ -127,7 +127,6 @@ async def test_a_wrong_field_is_named(fields: dict, param: str):
     ("name", "value"),
     [
         ("best_of", 2),
-        ("tool_choice", "required"),
         ("functions", [{"name": "f"}]),
         ("function_call", {"name": "f"}),
         ("audio", {"voice": "x"}),

@@ -36,6 +36,31 @@ def grammar_of(schema: dict[str, Any]) -> str:
         grammar: str = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_FORM)
     except (ValueError, RecursionError) as error:
         raise GrammarError(str(error)) from None
+    return _bounded(grammar)
+
+
+def grammar_of_call(
+    tools: Sequence[dict[str, Any]], *, before: str, after: str, arguments: str
+) -> str:
+    """Return the grammar of one call of one of `tools`, between two texts. Raises GrammarError."""
+    calls = [
+        {
+            "type": "object",
+            "properties": {
+                "name": {"const": tool["function"]["name"]},
+                arguments: tool["function"]["parameters"],
+            },
+            "required": ["name", arguments],
+            "additionalProperties": False,
+        }
+        for tool in tools
+    ]
+    schema = json.dumps({"anyOf": calls, "x-guidance": _FORM})
+    parts = [json.dumps(before) if before else "", "call", json.dumps(after) if after else ""]
+    return _bounded(f"start: {' '.join(filter(None, parts))}\ncall: %json {schema}\n")
+
+
+def _bounded(grammar: str) -> str:
     if len(grammar) > GRAMMAR_CHARS_MAX:
         raise GrammarError(f"expected at most {GRAMMAR_CHARS_MAX} characters, got {len(grammar)}")
     return grammar

@@ -18,7 +18,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshnet.core.vocabulary import Said, Spoken, Thought, ToolCall
+from meshnet.core.vocabulary import GrammarError, Said, Spoken, Thought, ToolCall
+from meshnet.engine.grammar import grammar_of_call
 
 THINK = "<think>"
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
@@ -49,6 +50,22 @@ class Style:
         own = self._own is not None and _CALLS in self._own.get("fields", {})
         return bool(self._calls) or own
 
+    def grammar_of_call(self, prompt: str, tools: Sequence[dict[str, Any]]) -> str:
+        """Return the grammar of an answer to `prompt` that is a call of one of `tools`.
+
+        Raises GrammarError.
+        """
+        if self._own is not None or not self._calls:
+            raise GrammarError("the form of this model's calls cannot be prescribed")
+        begun = "</think>\n\n" if self._begins_thought(prompt) else ""
+        if self._calls is _LLAMA:
+            return grammar_of_call(tools, before=begun, after="", arguments="parameters")
+        before, after = f"{begun}{_OPEN}\n", f"\n{_CLOSE}"
+        return grammar_of_call(tools, before=before, after=after, arguments="arguments")
+
+    def _begins_thought(self, prompt: str) -> bool:
+        return self._thinks and prompt.rstrip().endswith(THINK)
+
     def speech(
         self, prompt: str, tools: Sequence[dict[str, Any]], *, thoughts: bool
     ) -> Speech | None:
@@ -62,7 +79,7 @@ class Style:
         if not fields:
             return None
         spec = {"start_anchor": "\0", "fields": fields | {"content": _CONTENT}}
-        begun = THINK if "thinking" in fields and prompt.rstrip().endswith(THINK) else ""
+        begun = THINK if "thinking" in fields and self._begins_thought(prompt) else ""
         return Speech(spec, begun, tools, names, thoughts=thoughts)
 
 

@@ -191,6 +191,15 @@ class HFText:
         self.follow(grammar)
         return grammar
 
+    def grammar_of_call(self, prompt: Sequence[int], tools: Sequence[dict[str, Any]]) -> str:
+        """Return the grammar of an answer that calls one of `tools`, compiled once.
+
+        Raises GrammarError.
+        """
+        grammar = self._style.grammar_of_call(self.decode(prompt, skip_special=False), tools)
+        self.follow(grammar)
+        return grammar
+
     def follow(self, grammar: str) -> Following:
         """Return a grammar at its beginning. Raises GrammarError."""
         return self._grammars.follow(grammar)

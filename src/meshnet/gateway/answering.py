@@ -79,6 +79,7 @@ class Service:
             where=where,
             count=asked.choices,
             echo=isinstance(asked, CompletionRequest) and asked.echo,
+            required=asked.tools.required if isinstance(asked, ChatRequest) else (),
         )
 
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshnet.core.vocabulary import GrammarError
 from meshnet.gateway.errors import invalid
 from meshnet.gateway.fields import Fields, as_boolean, as_object, as_text
-from meshnet.gateway.ports import TextModel
 
 _TYPES = ("text", "json_object", "json_schema")
 
@@ -36,11 +34,3 @@ def read_schema(fields: Fields) -> dict[str, Any] | None:
     if (strict := described.take("strict")) is not None:
         as_boolean(described.param("strict"), strict)
     return as_object(described.param("schema"), described.require("schema"))
-
-
-def grammar_of(schema: dict[str, Any], text: TextModel) -> str:
-    """The grammar of a schema, compiled once to see that it can be kept. Raises ApiError."""
-    try:
-        return text.grammar_of(schema)
-    except GrammarError as error:
-        raise invalid("response_format", f"no answer can be kept to this: {error}") from None

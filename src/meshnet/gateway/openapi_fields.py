@@ -164,7 +164,23 @@ def chat_fields(limits: ApiLimits) -> Schema:
         | {
             "messages": messages(limits),
             "tools": {"type": ["array", "null"], "maxItems": limits.tools, "items": _TOOL},
-            "tool_choice": {"enum": ["none", "auto", None]},
+            "tool_choice": {
+                "anyOf": [
+                    {"enum": ["none", "auto", "required", None]},
+                    {
+                        "type": "object",
+                        "required": ["type", "function"],
+                        "properties": {
+                            "type": {"const": "function"},
+                            "function": {
+                                "type": "object",
+                                "required": ["name"],
+                                "properties": {"name": STRING},
+                            },
+                        },
+                    },
+                ]
+            },
             "parallel_tool_calls": BOOLEAN,
             "separate_reasoning": BOOLEAN,
             "logprobs": BOOLEAN,

@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from meshnet.core.vocabulary import POSITIONS_MAX, SamplingParams, TextTooLong
+from meshnet.core.vocabulary import POSITIONS_MAX, GrammarError, SamplingParams, TextTooLong
 from meshnet.gateway.errors import ApiError, context_exceeded, invalid, unsupported
-from meshnet.gateway.formats import grammar_of
 from meshnet.gateway.ports import TextModel
 from meshnet.gateway.requests import SamplingFields
 from meshnet.head import GenerationRequest
@@ -70,6 +69,8 @@ class Choices:
     count: int = 1
     """Answers to each prompt."""
     echo: bool = False
+    required: tuple[dict[str, Any], ...] = ()
+    """Tools of which the answer has to call one."""
 
     @property
     def scores(self) -> bool:
@@ -91,8 +92,8 @@ def plan(prompt: list[int], text: TextModel, choices: Choices) -> Plan:
     if not fields.ignore_eos:
         stop_ids |= text.stop_ids
     sampling = _sampling(len(prompt), stop_ids, text, choices)
-    if fields.schema is not None:
-        sampling = replace(sampling, grammar=_grammar(fields, fields.schema, text))
+    if fields.schema is not None or choices.required:
+        sampling = replace(sampling, grammar=_grammar(prompt, text, choices))
     given = tuple(prompt)
     if choices.scores:  # all of the prompt but its first id is drawn, as it is told to be
         sampling = replace(sampling, forced=given[1:])
@@ -121,12 +122,20 @@ def plans(prompt: list[int], text: TextModel, choices: Choices) -> tuple[Plan, .
     return tuple(first.seeded((choices.seed + nth) % 2**64) for nth in range(choices.count))
 
 
-def _grammar(fields: SamplingFields, schema: dict[str, Any], text: TextModel) -> str:
+def _grammar(prompt: list[int], text: TextModel, choices: Choices) -> str:
     """An answer that is complete can only end: so nothing may forbid it to."""
+    fields, schema = choices.sampling, choices.sampling.schema
     for name, asked in (("ignore_eos", fields.ignore_eos), ("min_tokens", fields.min_tokens)):
         if asked:
-            raise unsupported(name, "not together with response_format")
-    return grammar_of(schema, text)
+            what = "a forced tool call" if schema is None else "response_format"
+            raise unsupported(name, f"not together with {what}")
+    try:
+        if schema is not None:
+            return text.grammar_of(schema)
+        return text.grammar_of_call(prompt, choices.required)
+    except GrammarError as error:
+        where = "tool_choice" if schema is None else "response_format"
+        raise invalid(where, f"no answer can be kept to this: {error}") from None
 
 
 def too_long(error: TextTooLong, text: TextModel, tokens_max: int | None, where: str) -> ApiError:

@@ -101,6 +101,10 @@ class TextModel(Protocol):
         """The grammar of a JSON schema, compiled once. Raises GrammarError."""
         ...
 
+    def grammar_of_call(self, prompt: Sequence[int], tools: Sequence[dict[str, Any]]) -> str:
+        """The grammar of an answer that calls one of `tools`, compiled. Raises GrammarError."""
+        ...
+
     def follow(self, grammar: str) -> Follower:
         """A grammar that `grammar_of` gave, at its beginning."""
         ...

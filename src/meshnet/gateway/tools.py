@@ -20,6 +20,8 @@ class Tools:
     listed: tuple[dict[str, Any], ...] = ()
     parallel: bool = True
     """Whether an answer may hold several calls."""
+    required: tuple[dict[str, Any], ...] = ()
+    """Those of which one has to be called; empty: none has to."""
 
 
 def read_tools(fields: Fields, limits: ApiLimits) -> Tools:
@@ -32,9 +34,30 @@ def read_tools(fields: Fields, limits: ApiLimits) -> Tools:
         raise invalid("tools", "expected names that differ")
     parallel = fields.take("parallel_tool_calls") is None or fields.boolean("parallel_tool_calls")
     choice = fields.take("tool_choice")
-    if choice not in (None, "none", "auto"):
-        raise unsupported("tool_choice", "only none and auto, others are not supported yet")
-    return Tools(() if choice == "none" else listed, parallel)
+    if choice == "none":
+        return Tools()
+    if choice is None or choice == "auto":
+        return Tools(listed, parallel)
+    return Tools(listed, parallel, _required(choice, listed))
+
+
+def _required(choice: object, listed: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+    if not listed:
+        raise invalid("tool_choice", "expected tools with it")
+    if choice == "required":
+        return listed
+    if not isinstance(choice, dict):
+        raise invalid("tool_choice", "expected none, auto, required, or the name of a function")
+    fields = Fields(choice, prefix="tool_choice.")
+    if fields.require("type") != "function":
+        raise unsupported("tool_choice.type", "only function is supported")
+    param = "tool_choice.function"
+    function = Fields(as_object(param, fields.require("function")), prefix=f"{param}.")
+    name = as_text(f"{param}.name", function.require("name"))
+    named = tuple(tool for tool in listed if tool["function"]["name"] == name)
+    if not named:
+        raise invalid(f"{param}.name", "expected the name of one of the tools")
+    return named
 
 
 def _tool(param: str, value: object) -> dict[str, Any]:
@@ -49,6 +72,6 @@ def _tool(param: str, value: object) -> dict[str, Any]:
     told: dict[str, Any] = {"name": name, "description": function.text("description") or ""}
     parameters = function.take("parameters")
     if parameters is None:
-        parameters = {"type": "object", "properties": {}}
+        parameters = {"type": "object", "properties": {}, "additionalProperties": False}
     told["parameters"] = as_object(function.param("parameters"), parameters)
     return {"type": "function", "function": told}

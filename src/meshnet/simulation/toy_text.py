@@ -118,6 +118,9 @@ class ToyText:
     def grammar_of(self, schema: dict[str, Any]) -> str:
         raise GrammarError("the toy keeps to no grammar")
 
+    def grammar_of_call(self, prompt: Sequence[int], tools: Sequence[dict[str, Any]]) -> str:
+        raise GrammarError("the toy keeps to no grammar")
+
     def follow(self, grammar: str) -> NoReturn:
         raise GrammarError("the toy keeps to no grammar")
 
