@@ -77,7 +77,7 @@ CASES: dict[str, tuple[str, bytes, str | None, str]] = {
     ),
     "a stream of yes": (CHAT, chat(stream="yes"), "stream", "expected true or false"),
     "a stop that is a number": (CHAT, chat(stop=[7]), "stop[0]", "expected a string, got 7"),
-    "two choices": (CHAT, chat(n=2), "n", "must be 1"),
+    "nine choices": (CHAT, chat(n=9), "n", "expected 1 to 8, got 9"),
     "a bias for no token": (
         CHAT, chat(logit_bias={"x": 1}), "logit_bias", "expected token ids from 0 to 511",
     ),
@@ -181,9 +181,9 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (0, -1, 101, "x"),
     "min_tokens": (-1, "x", 1.5),
     "ignore_eos": (1, "x", []),
-    "n": (0, 2, "x"),
-    "tools": ([{"type": "function"}],),
-    "response_format": ({"type": "json_object"},),
+    "n": (0, 9, 1.5, "x"),
+    "tools": (7, {}, [7], [{"type": "function"}], [{"type": "shell"}]),
+    "response_format": (7, "json", {"type": "yaml"}, {"type": "json_schema"}),
 }
 
 
