@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -170,6 +171,19 @@ def test_the_next_turn_begins_its_grammar_anew(text: HFText, grammars: Grammars)
     again = Sampler(grammars).draw(logits_of(0, text.vocab_size), history, sampling, length)
 
     assert text.token_bytes(again.token_id).startswith(b'"')
+
+
+def test_an_answer_under_way_keeps_the_grammar_it_was_begun_with(text: HFText, grammars: Grammars):
+    """So that no step of it compiles anything, whatever others ask for meanwhile."""
+    history, logits = History(PROMPT), logits_of(0, text.vocab_size)
+    sampling = SamplingParams(grammar=text.grammar_of({"enum": ["one"]}), prompt_length=len(PROMPT))
+    assert not history.follows(sampling)
+
+    Sampler(grammars).draw(logits, history, sampling, len(PROMPT))
+
+    assert history.follows(sampling)
+    assert not history.follows(replace(sampling, prompt_length=len(PROMPT) + 1))
+    assert not history.follows(replace(sampling, grammar=text.grammar_of({"enum": ["two"]})))
 
 
 def test_log_probabilities_stay_those_of_the_model(text: HFText, grammars: Grammars):

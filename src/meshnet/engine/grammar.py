@@ -153,7 +153,7 @@ class Following:
         self._over = self._over and kept > self._taken
 
     def forbid(self, scores: np.ndarray[Any, Any]) -> None:
-        """Set to -inf what may not follow.
+        """Set to -inf what may not follow. Raises GrammarError.
 
         Behind an id that ends the answer, or is not allowed, nothing is forbidden: it was a guess,
         and what is drawn behind a wrong one is dropped.
@@ -161,5 +161,7 @@ class Following:
         if self._over:
             return
         packed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        if self._matcher.is_error():  # one of llguidance's own limits
+            raise GrammarError(self._matcher.get_error().partition("\n")[0][:500])
         allowed = np.unpackbits(packed, count=len(scores), bitorder="little")
         scores[allowed == 0] = -np.inf

@@ -48,10 +48,14 @@ class History(Sequence[int]):
             counts = self._counts[start] = _Counts(start)
         return counts.caught_up(self._ids)
 
+    def follows(self, sampling: SamplingParams) -> bool:
+        """Whether this answer has the grammar of `sampling` at hand, compiled."""
+        begun = (sampling.grammar, sampling.prompt_length)
+        return self._answer is not None and begun == (self._answer.grammar, self._answer_from)
+
     def allow(self, scores_V: Tensor, grammars: Grammars, sampling: SamplingParams) -> None:
         """Set to -inf what the grammar does not allow after the ids so far. Raises GrammarError."""
-        begun = (sampling.grammar, sampling.prompt_length)
-        if self._answer is None or begun != (self._answer.grammar, self._answer_from):
+        if self._answer is None or not self.follows(sampling):
             self._answer = grammars.follow(sampling.grammar)
             self._answer_from = sampling.prompt_length
         self._answer.catch_up(self._ids, self._answer_from)

@@ -100,6 +100,7 @@ def self_test(
     try:
         whole_TD = trial.run(0, trial.positions, None)
     except (RuntimeError, ValueError, TypeError) as error:
+        raise_if_out_of_memory(error)
         raise ModelError(f"layers {runner.held}: the self-test failed: {error}") from error
     if not bool(torch.isfinite(whole_TD).all()):
         raise ModelError(f"layers {runner.held} yield NaN or infinity in {runner.dtype}")

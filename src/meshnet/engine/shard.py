@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from meshnet.core.vocabulary import (
     Activation,
     BadField,
     Drawn,
+    GrammarError,
     KVCacheMiss,
     LayerRange,
     MeshnetError,
@@ -191,7 +192,7 @@ class TorchModelShard(MovesSessions):
             for index, output in zip(entering, outputs, strict=True):
                 try:
                     results[index] = self._finished(output, *work[index])
-                except NumericalError as error:
+                except (NumericalError, GrammarError) as error:
                     results[index] = error.without_frames()
         return results
 
@@ -202,7 +203,7 @@ class TorchModelShard(MovesSessions):
         if step.length < 1 or step.past_length < 0 or stop > limit:
             raise BadField("positions", f"1 to {limit} in all", (step.past_length, step.length))
         if step.tokens or step.layers.start == 0:
-            self._check_tokens(step)
+            self._check_tokens(step, None if state is None else state.history)
         if step.layers.start > 0:
             if step.activation is None:
                 raise BadField("activation", f"hidden states entering layers {step.layers}", None)
@@ -213,14 +214,15 @@ class TorchModelShard(MovesSessions):
         else:
             self._check_state(step, state)
 
-    def _check_tokens(self, step: ShardStep) -> None:
+    def _check_tokens(self, step: ShardStep, history: History | None) -> None:
         if len(step.tokens) != step.length:
             raise BadField("tokens", f"{step.length} ids", len(step.tokens))
         vocab_size = self._runner.vocab_size
         if min(step.tokens) < 0 or max(step.tokens) >= vocab_size:
             raise BadField("tokens", f"ids below {vocab_size}", step.tokens[:8])
         check_ids(step.sampling, vocab_size)
-        if step.sampling.grammar and self._draws(step):
+        known = history is not None and history.follows(step.sampling)
+        if step.sampling.grammar and self._draws(step) and not known:
             check_grammar(step.sampling.grammar, self._grammars)
 
     def _check_held(self, layers: LayerRange) -> None:
@@ -300,7 +302,8 @@ class TorchModelShard(MovesSessions):
         ]
         if not any(rows):
             passing = self._runner.passing(entering, layers, segments)
-            return [_only(passing, start, stop) for start, stop in pairwise([0, *stops])]
+            bounds = pairwise([0, *stops])
+            return [cast(Passing, positions_of(passing, *each)) for each in bounds]
         logits_RV = self._runner.logits(entering, layers, segments, list(chain(*rows)))
         ends = list(accumulate(map(len, rows), initial=0))
         return [logits_RV[start:end] if end > start else None for start, end in pairwise(ends)]
@@ -384,17 +387,13 @@ class TorchModelShard(MovesSessions):
         history = History(step.tokens) if state is None else state.history
         sampling = step.sampling if history else SamplingParams(logprobs=step.sampling.logprobs)
         try:
+            if not history and (step.sampling.grammar or step.sampling.forced):
+                raise GrammarError("the answer's ids are missing: what it must be cannot be kept")
             # One number tells that all are finite; where it does not, they are looked at.
             if not math.isfinite(float(logits_V.sum())) and not torch.isfinite(logits_V).all():
                 raise NumericalError("the logits hold NaN or infinity")
             return self._sampler.draw(logits_V, history or History(), sampling, position)
-        except NumericalError:
+        except (NumericalError, GrammarError):
             if state is not None:
                 state.torn = True
             raise
-
-
-def _only(passing: Passing, start: int, stop: int) -> Passing:
-    part = positions_of(passing, start, stop)
-    assert isinstance(part, Passing)
-    return part

@@ -116,6 +116,8 @@ class Directory:
 
     def lack(self, model: ModelId, sampling: SamplingParams) -> str:
         """Say what of `sampling` no route can do, though there are routes; else nothing."""
+        if not (sampling.forced or sampling.grammar):
+            return ""
         if not self.ready(model) or isinstance(self.route(model, sampling=sampling), Route):
             return ""
         shards = (shard for each in self.snapshot() for shard in each.shards)

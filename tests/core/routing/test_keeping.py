@@ -63,6 +63,18 @@ def test_a_hop_that_cannot_cache_is_the_last_choice():
     assert hops_of(*THREE, cacheless, everything) == ["n0 0-3", "all 3-6", "n2 6-8"]
 
 
+def test_a_cache_beside_kept_hops_counts_more_than_a_good_name():
+    """However many cacheless holders of the same layers there are."""
+    cacheless = [node(name, shard(3, 6, kv_cache=False)) for name in ("a", "b", "d", "e")]
+    suspect = node("suspect", shard(3, 6))
+
+    nodes = {each.node: each for each in (*THREE[::2], *cacheless, suspect)}
+    route = find_route(Inventory(nodes, frozenset({suspect.node})), MODEL, keep=KEPT)
+
+    assert isinstance(route, Route)
+    assert [each.node for each in route.hops] == ["n0", "suspect", "n2"]
+
+
 def test_a_route_tells_which_nodes_know_replays_and_of_what_arithmetic_they_are():
     nodes = [replace(THREE[0], replay=True), *THREE[1:]]
     route = find_route(Inventory({each.node: each for each in nodes}), MODEL)

@@ -253,13 +253,19 @@ def _choices(holdings: Sequence[_Holding], kept: _Kept) -> list[_Holding]:
     chosen = [holding for holding in holdings if holding.node in nodes]
     for each in alike.values():
         others = [holding for holding in each if holding.node not in nodes]
-        chosen += sorted(others, key=_rank)[: len(nodes) + 1]
+        chosen += sorted(others, key=_rank_beside_kept if nodes else _rank)[: len(nodes) + 1]
     return chosen
 
 
 def _rank(holding: _Holding) -> tuple[bool, bool, float, NodeId]:
     uncached = not holding.shard.capabilities.kv_cache
     return holding.suspect, uncached, holding.load, holding.node
+
+
+def _rank_beside_kept(holding: _Holding) -> tuple[bool, bool, float, NodeId]:
+    """As costs count beside hops that are kept: a hop without a cache ends theirs."""
+    suspect, uncached, load, node = _rank(holding)
+    return uncached, suspect, load, node
 
 
 def _cuts(holdings: Sequence[_Holding], total: int, kept: Collection[Hop]) -> list[int]:
