@@ -103,6 +103,9 @@ def test_an_object_that_calls_nothing_is_text(text: str) -> None:
         "less <tool_cal then more",
         "ends with <tool_c",
         '<tool_call>[{"name": "unknown"}]</tool_call> ',
+        '<tool_call>{"name": "look", "arguments": {"at": NaN}}</tool_call>',
+        '<tool_call>{"name": "look", "arguments": {"at": -1e999}}</tool_call>',
+        '<tool_call>{"name": "look", "arguments": {"at": "\\ud800"}}</tool_call>',
     ],
 )
 def test_what_is_no_call_after_all_is_said_as_it_is(text: str) -> None:
@@ -149,16 +152,45 @@ def test_a_models_own_response_template_comes_first() -> None:
     assert parted(speech, *text) == [Thought("why"), Spoken("Sure."), LOOKED]
 
 
-def test_a_call_that_a_models_own_template_cannot_read_is_text() -> None:
-    speech = Style("plain", GEMMA).speech("<model>", TOOLS, thoughts=True)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Sure. <call>{broken}</call> and more",
+        "<call>{broken",
+        f"<call>{'[' * 10_000}</call>.",
+        f"Sure. <call>{LOOK.replace('look', 'unknown')}</call> and more",
+        '<call>{"name": "look", "arguments": {"at": Infinity}}</call>',
+        '<call>{"name": "look", "arguments": 3}</call>',
+    ],
+)
+def test_what_is_no_call_in_a_models_own_template_is_said_as_it_is(text: str) -> None:
+    style = Style("plain", GEMMA)
+    cuts = {1, len(text) // 2, *range(len(text) - 16, len(text))}
 
-    said = parted(speech, "Sure. <call>{bro", "ken}</call> and more")
+    pieces = [[text], *([text[:cut], text[cut:]] for cut in cuts)]
+    if len(text) < 1_000:
+        pieces.append([*text])
 
-    (text,) = said
-    assert isinstance(text, Spoken)
-    assert "Sure." in text.text
-    assert "{broken}" in text.text
-    assert text.text.endswith(" and more")
+    for each in pieces:
+        assert parted(style.speech("<model>", TOOLS, thoughts=True), *each) == [Spoken(text)]
+
+
+def test_without_tools_a_models_own_template_calls_nothing() -> None:
+    text = f"Sure. <call>{LOOK}</call>"
+
+    speech = Style("plain", GEMMA).speech("<model>", [], thoughts=True)
+
+    assert parted(speech, *text) == [Spoken(text)]
+
+
+def test_a_tool_of_odd_parameters_leaves_its_call_as_text() -> None:
+    odd = {"type": "object", "properties": {"at": {"anyOf": 3}}}
+    tools = [{"type": "function", "function": {"name": "look", "parameters": odd}}]
+    text = f"<call>{LOOK}</call>"
+
+    speech = Style("plain", GEMMA).speech("<model>", tools, thoughts=True)
+
+    assert parted(speech, *text) == [Spoken(text)]
 
 
 def test_arguments_are_json_whatever_they_hold() -> None:

@@ -100,13 +100,13 @@ class Speech:
         self._parser: Any = ResponseParser(template, prefix=prefix, tools=list(tools))
         self._names, self._thoughts = names, thoughts
         self._raw = ""
-        """Of the call that is open."""
+        """Of the call that is open, from its mark on."""
         self._space = ""
         """Held until it is known what follows it."""
         self._beside = bool(prefix)
         """Nothing was said since a thought or a call."""
-        marked = template["fields"].get(_CALLS) == _HERMES[_CALLS]
-        self._opening, self._closing = (_OPEN, _CLOSE) if marked else ("", "")
+        marks = template["fields"].get(_CALLS, {})
+        self._opening, self._closing = (_literal(marks.get(name)) for name in ("open", "close"))
         self._ended = False
 
     def feed(self, text: str) -> list[Said]:
@@ -125,17 +125,20 @@ class Speech:
     def _followed(self, events: Callable[[], list[dict[str, Any]]], text: str) -> list[Said]:
         if self._parser is None:
             return self._spoken(text)
+        parser, told = self._parser, self._parser._pos  # behind it lies what may become a mark
         try:
-            return [said for event in events() for said in self._said(event)]
-        except ValueError:  # the model wrote no such call after all: from here on all is text
-            self._parser, raw = None, self._raw
-            return self._spoken(raw + text)
+            parsed = events()
+        except (ValueError, TypeError, LookupError, RecursionError):
+            # the model wrote no such call after all: from here on all is text
+            self._parser = None
+            return self._spoken(self._raw + parser._buffer[told:])
+        return [said for event in parsed for said in self._said(event)]
 
     def _said(self, event: dict[str, Any]) -> list[Said]:
         kind, field = event["type"], event["field"]
         text = event["text"] if kind == "region_chunk" else ""
         if field == _CALLS:
-            self._raw += text
+            self._raw = self._opening if kind == "region_open" else self._raw + text
             return self._called(event["value"]) if kind == "region_close" else []
         if field in _THOUGHTS and self._thoughts:
             self._space, self._beside = "", True
@@ -146,14 +149,13 @@ class Speech:
         """The calls of a region that has ended, or its text if it holds none."""
         raw, self._raw = self._raw, ""
         if isinstance(value, str):
-            calls = [_call(each) for each in _objects(value)]
-            if any(call is None or call.name not in self._names for call in calls):
-                calls = []
+            values = _objects(value)
         else:
-            calls = [_call(each) for each in (value if isinstance(value, list) else [value])]
-        known = [call for call in calls if call is not None]
-        if not known:
-            return self._spoken(self._opening + raw + self._closing * (not self._ended))
+            values = value if isinstance(value, list) else [value]
+        calls = [_call(each) for each in values]
+        known = [call for call in calls if call is not None and call.name in self._names]
+        if not known or len(known) < len(calls):
+            return self._spoken(raw + self._closing * (not self._ended))
         self._space, self._beside = "", True
         return [*known]
 
@@ -165,6 +167,10 @@ class Speech:
         self._space = text[len(shown) :]
         self._beside = self._beside and not shown
         return [Spoken(shown)] if shown else []
+
+
+def _literal(mark: Any) -> str:
+    return mark if isinstance(mark, str) else ""
 
 
 def _objects(text: str) -> list[Any]:
@@ -186,6 +192,7 @@ def _skipped(text: str, at: int) -> int:
 
 
 def _call(value: Any) -> ToolCall | None:
+    """None: no call, or one whose arguments no JSON can hold (NaN, an unpaired surrogate)."""
     if not isinstance(value, dict):
         return None
     function = value.get("function", value)
@@ -194,4 +201,9 @@ def _call(value: Any) -> ToolCall | None:
     arguments = function.get("arguments", function.get("parameters", {}))
     if not isinstance(function.get("name"), str) or not isinstance(arguments, dict):
         return None
-    return ToolCall(function["name"], json.dumps(arguments, ensure_ascii=False))
+    try:
+        told = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        told.encode()
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return ToolCall(function["name"], told)
