@@ -74,6 +74,45 @@ async def test_what_is_not_the_call_that_was_required_is_an_error(
     assert answer.status_code == 502
 
 
+def taking(parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    """Two tools, of which `deep`, the second, takes these."""
+    return [TOOLS[0], {"type": "function", "function": {"name": "deep", "parameters": parameters}}]
+
+
+REFERRING = {
+    "$defs": {"A": {"type": "integer"}},
+    "properties": {"at": {"$ref": "#/$defs/A"}, "next": {"$ref": "#"}},
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "arguments", "status"),
+    [
+        (REFERRING, '{"at": 3, "next": {"at": 4}}', 200),
+        (REFERRING, '{"at": "x"', 502),
+        (REFERRING, '{"next": {"name": "look"', 502),
+        ({"$ref": "#/$defs/A", "$defs": {"A": LOOK}}, '{"at": 3}', 200),
+        ({"$ref": "#/$defs/A", "$defs": {"A": LOOK}}, '{"other": 3}', 502),
+        ({}, '{"any": [1]}', 200),
+        ({}, "3", 502),
+        ({"properties": {}}, "[]", 502),
+    ],
+)
+async def test_arguments_are_an_object_of_the_tools_own_schema(
+    text: HFText, parameters: dict[str, Any], arguments: str, status: int
+):
+    """References in a schema point into it, wherever the call holds it."""
+    made = gateway(text, hermes(f'{{"name": "deep", "arguments": {arguments}}}'))
+
+    answer = await made.chat(tools=taking(parameters), tool_choice="required")
+
+    assert answer.status_code == status
+    if status == 200:
+        (call,) = answer.json()["choices"][0]["message"]["tool_calls"]
+        assert json.loads(call["function"]["arguments"]) == json.loads(arguments)
+
+
 async def test_a_thought_that_the_prompt_begins_is_closed_first(tmp_path: Any):
     text = text_of(HERMES + "</think><think>\n", tmp_path)
     said = "</think>\n\n" + hermes('{"name": "add", "arguments": {}}')
@@ -105,11 +144,17 @@ async def test_llama_3_calls_are_the_whole_answer(tmp_path: Any):
         (
             {
                 "tool_choice": "required",
-                "tools": [
-                    {"type": "function", "function": {"name": "f", "parameters": {"type": "x"}}}
-                ],
+                "tools": taking({"properties": {"a": {"type": "x"}}}),
             },
             "tool_choice",
+        ),
+        (
+            {"tool_choice": "required", "tools": taking({"type": ["object", "null"]})},
+            "tools[1].function.parameters.type",
+        ),
+        (
+            {"tool_choice": "required", "tools": TOOLS, "stop_token_ids": [3]},
+            "stop_token_ids",
         ),
     ],
 )

@@ -100,6 +100,7 @@ async def test_without_a_format_no_grammar_is_asked_for(text: HFText):
         ({"response_format": wanted({"enum": ["x" * 10**6]})}, "response_format"),
         ({"response_format": wanted(SCHEMA), "ignore_eos": True}, "ignore_eos"),
         ({"response_format": wanted(SCHEMA), "min_tokens": 1}, "min_tokens"),
+        ({"response_format": wanted(SCHEMA), "stop_token_ids": [3]}, "stop_token_ids"),
         (
             {
                 "response_format": wanted(SCHEMA),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import openai
@@ -121,6 +122,91 @@ async def test_where_none_may_be_called_a_call_is_text():
 
     assert answer["message"]["content"] == LOOK
     assert answer["finish_reason"] == "stop"
+
+
+async def test_an_answer_that_ends_by_its_call_tells_what_was_cached():
+    made = gateway(LOOK + "more")
+    made.generator.cached_tokens = 2
+
+    told = (await made.chat(parallel_tool_calls=False, **TOOLS)).json()
+
+    assert told["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+
+
+class Allowing:
+    def take(self, token_id: int) -> bool:
+        return True
+
+
+async def test_what_reads_a_whole_prompt_or_compiles_never_holds_the_event_loop():
+    threads: list[int] = []
+
+    class Watching(SpeakingText):
+        def speech(self, prompt: Any, tools: Any, *, thoughts: bool) -> Any:
+            threads.append(threading.get_ident())
+            return SpeakingText.speech(self, prompt, tools, thoughts=thoughts)
+
+        def grammar_of_call(self, prompt: Any, tools: Any) -> str:
+            return "any"
+
+        def follow(self, grammar: str) -> Any:
+            threads.append(threading.get_ident())
+            return Allowing()
+
+    made = Gateway((*ids_of(LOOK), EOS), text=Watching())
+
+    answer = await made.chat(n=2, tool_choice="required", **TOOLS)
+
+    assert answer.status_code == 200
+    assert len(threads) >= 4
+    assert threading.get_ident() not in threads
+
+
+@pytest.mark.parametrize("arguments", ['{"a": "\\ud800"}', '{"a": 1e999}', '{"a": NaN}'])
+async def test_arguments_of_earlier_calls_that_no_template_can_write_are_refused(arguments: str):
+    function = {"name": "look", "arguments": arguments}
+    spoken = [{"role": "assistant", "tool_calls": [{"id": "1", "function": function}]}]
+
+    response = await gateway("a").chat(messages=spoken)
+
+    assert response.status_code == 400
+    assert error(response)["param"] == "messages[0].tool_calls[0].function.arguments"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"a": "!"}}}]},
+            "tools[0].function.parameters",
+        ),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "f", "schema": {"a": "!"}},
+                }
+            },
+            "response_format.json_schema.schema",
+        ),
+    ],
+)
+@pytest.mark.parametrize("odd", ['"\\ud800"', "1e999", '{"\\udfff": 1}'])
+async def test_an_object_that_no_template_can_write_is_refused_by_name(
+    fields: dict[str, Any], param: str, odd: str
+):
+    """Neither unpaired surrogates nor infinite numbers are JSON that a tokenizer can take."""
+    body = json.dumps({"model": "default", "messages": USER} | fields).replace('"!"', odd)
+
+    response = await gateway("a").send(
+        "POST",
+        "/v1/chat/completions",
+        content=body.encode(),
+        headers={"content-type": "application/json"},
+    )
+
+    assert response.status_code == 400
+    assert error(response)["param"] == param
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -42,22 +42,21 @@ def grammar_of(schema: dict[str, Any]) -> str:
 def grammar_of_call(
     tools: Sequence[dict[str, Any]], *, before: str, after: str, arguments: str
 ) -> str:
-    """Return the grammar of one call of one of `tools`, between two texts. Raises GrammarError."""
-    calls = [
-        {
-            "type": "object",
-            "properties": {
-                "name": {"const": tool["function"]["name"]},
-                arguments: tool["function"]["parameters"],
-            },
-            "required": ["name", arguments],
-            "additionalProperties": False,
-        }
-        for tool in tools
-    ]
-    schema = json.dumps({"anyOf": calls, "x-guidance": _FORM})
-    parts = [json.dumps(before) if before else "", "call", json.dumps(after) if after else ""]
-    return _bounded(f"start: {' '.join(filter(None, parts))}\ncall: %json {schema}\n")
+    """Return the grammar of one call of one of `tools`, between two texts. Raises GrammarError.
+
+    Each schema stays a document of its own: a reference in it points into it.
+    """
+    starts, schemas = [], []
+    for at, tool in enumerate(tools):
+        function = tool["function"]
+        begun = f'{before}{{"name": {json.dumps(function["name"])}, "{arguments}": '
+        starts.append(f"{json.dumps(begun)} arguments_{at} {json.dumps('}' + after)}")
+        schema = {"type": "object"} | function["parameters"] | {"x-guidance": _FORM}
+        try:
+            schemas.append(f"arguments_{at}: %json {json.dumps(schema)}\n")
+        except RecursionError:
+            raise GrammarError("a schema is nested too deeply") from None
+    return _bounded(f"start: {' | '.join(starts)}\n{''.join(schemas)}")
 
 
 def _bounded(grammar: str) -> str:

@@ -11,6 +11,7 @@ Invariants
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -154,7 +155,7 @@ async def pieces(
     if request is None:
         yield assembly.finish(FinishReason.LENGTH)
         return
-    follower = text.follow(request.sampling.grammar) if request.sampling.grammar else None
+    follower = await _follower(text, request.sampling.grammar)
     last, cached = None, 0
     async with aclosing(generator.generate(request)) as events:
         async for event in events:
@@ -172,10 +173,15 @@ async def pieces(
                 last = piece
                 break
             if piece.text:
-                yield piece
+                yield replace(piece, cached_tokens=cached)
     if last is None:
         raise GenerationFailed(FailureCode.UPSTREAM, "The generation ended without a reason.")
     yield replace(last, cached_tokens=cached)
+
+
+async def _follower(text: TextModel, grammar: str) -> Follower | None:
+    """Beside the event loop: it may compile, or wait for another grammar to be compiled."""
+    return await asyncio.to_thread(text.follow, grammar) if grammar else None
 
 
 def _check_allowed(token: SampledToken, follower: Follower | None) -> None:

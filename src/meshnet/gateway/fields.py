@@ -103,6 +103,18 @@ def as_object(param: str, value: object) -> dict[str, Any]:
     return value
 
 
+def as_json(param: str, value: object) -> dict[str, Any]:
+    """An object that templates can write as JSON."""
+    values = as_object(param, value)
+    try:
+        json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        raise invalid(
+            param, "expected finite numbers, paired surrogates, and less nesting"
+        ) from None
+    return values
+
+
 def as_token_id(param: str, value: object, vocab_size: int) -> int:
     return as_integer(param, value, 0, vocab_size - 1)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshnet.gateway.errors import invalid
-from meshnet.gateway.fields import Fields, as_boolean, as_object, as_text
+from meshnet.gateway.fields import Fields, as_boolean, as_json, as_object, as_text
 
 _TYPES = ("text", "json_object", "json_schema")
 
@@ -33,4 +33,4 @@ def read_schema(fields: Fields) -> dict[str, Any] | None:
     as_text(described.param("name"), described.require("name"))
     if (strict := described.take("strict")) is not None:
         as_boolean(described.param("strict"), strict)
-    return as_object(described.param("schema"), described.require("schema"))
+    return as_json(described.param("schema"), described.require("schema"))

@@ -12,7 +12,7 @@ import json
 from typing import Any
 
 from meshnet.gateway.errors import invalid, unsupported
-from meshnet.gateway.fields import Fields, as_array, as_object, as_text, kind
+from meshnet.gateway.fields import Fields, as_array, as_json, as_object, as_text, kind
 from meshnet.gateway.settings import ApiLimits
 
 ROLES = {
@@ -102,14 +102,14 @@ def _tool_call(param: str, values: dict[str, Any]) -> dict[str, Any]:
     return {
         "id": call_id,
         "type": "function",
-        "function": {"name": name, "arguments": _arguments(arguments)},
+        "function": {"name": name, "arguments": _arguments(function.param("arguments"), arguments)},
     }
 
 
-def _arguments(text: str) -> Any:
+def _arguments(param: str, text: str) -> Any:
     """Templates print an object; a text that is none stays as the model once wrote it."""
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return parsed if isinstance(parsed, dict) else text
+    return as_json(param, parsed) if isinstance(parsed, dict) else text

@@ -123,10 +123,10 @@ def plans(prompt: list[int], text: TextModel, choices: Choices) -> tuple[Plan, .
 
 
 def _grammar(prompt: list[int], text: TextModel, choices: Choices) -> str:
-    """An answer that is complete can only end: so nothing may forbid it to."""
+    """An answer ends exactly where it is complete: so no id may be kept from that, or end it."""
     fields, schema = choices.sampling, choices.sampling.schema
-    for name, asked in (("ignore_eos", fields.ignore_eos), ("min_tokens", fields.min_tokens)):
-        if asked:
+    for name in ("ignore_eos", "min_tokens", "stop_token_ids"):
+        if getattr(fields, name):
             what = "a forced tool call" if schema is None else "response_format"
             raise unsupported(name, f"not together with {what}")
     try:

@@ -15,6 +15,7 @@ class ApiLimits:
     prompts: int = 16
     choices: int = 8
     tools: int = 128
+    tool_name_characters: int = 64
     stops: int = 16
     stop_characters: int = 256
     logit_bias: int = 1024

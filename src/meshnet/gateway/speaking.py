@@ -8,6 +8,7 @@ Invariants
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ class Parting:
     """How the text of one chat is parted."""
 
     begin: Callable[[], Speech]
-    """Follows one answer."""
+    """Follows one answer; blocking: it reads the prompt."""
     new_id: Callable[[], str]
     parallel: bool
 
@@ -32,8 +33,8 @@ async def parted(
     pieces: AsyncGenerator[Piece, None], parting: Parting
 ) -> AsyncGenerator[Piece, None]:
     """Give out the same answer in parts; closing it closes `pieces`. Raises what they raise."""
-    answer = _Answer(parting)
     async with aclosing(pieces) as parts:
+        answer = _Answer(parting, await asyncio.to_thread(parting.begin))
         async for piece in parts:
             told = answer.take(piece)
             if told is not None:
@@ -43,9 +44,8 @@ async def parted(
 
 
 class _Answer:
-    def __init__(self, parting: Parting) -> None:
-        self._parting = parting
-        self._speech = parting.begin()
+    def __init__(self, parting: Parting, speech: Speech) -> None:
+        self._parting, self._speech = parting, speech
         self._tokens: tuple[PlacedToken, ...] = ()
         self._calls = self._thoughts = self._counted = 0
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshnet.gateway.errors import invalid, unsupported
-from meshnet.gateway.fields import Fields, as_array, as_object, as_text
+from meshnet.gateway.fields import Fields, as_array, as_json, as_object, as_text
 from meshnet.gateway.settings import ApiLimits
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9_.-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ def read_tools(fields: Fields, limits: ApiLimits) -> Tools:
     """Raises ApiError."""
     value = fields.take("tools")
     tools = [] if value is None else as_array("tools", value, limits.tools)
-    listed = tuple(_tool(f"tools[{index}]", tool) for index, tool in enumerate(tools))
+    listed = tuple(_tool(f"tools[{index}]", tool, limits) for index, tool in enumerate(tools))
     names = [tool["function"]["name"] for tool in listed]
     if len(set(names)) < len(names):
         raise invalid("tools", "expected names that differ")
@@ -45,7 +45,7 @@ def _required(choice: object, listed: tuple[dict[str, Any], ...]) -> tuple[dict[
     if not listed:
         raise invalid("tool_choice", "expected tools with it")
     if choice == "required":
-        return listed
+        return _callable(listed, listed)
     if not isinstance(choice, dict):
         raise invalid("tool_choice", "expected none, auto, required, or the name of a function")
     fields = Fields(choice, prefix="tool_choice.")
@@ -57,21 +57,34 @@ def _required(choice: object, listed: tuple[dict[str, Any], ...]) -> tuple[dict[
     named = tuple(tool for tool in listed if tool["function"]["name"] == name)
     if not named:
         raise invalid(f"{param}.name", "expected the name of one of the tools")
-    return named
+    return _callable(named, listed)
 
 
-def _tool(param: str, value: object) -> dict[str, Any]:
+def _callable(
+    required: tuple[dict[str, Any], ...], listed: tuple[dict[str, Any], ...]
+) -> tuple[dict[str, Any], ...]:
+    """Those required, each of which takes an object: arguments are nothing else."""
+    names = {tool["function"]["name"] for tool in required}
+    for index, tool in enumerate(listed):
+        kind = tool["function"]["parameters"].get("type", "object")
+        if tool["function"]["name"] in names and kind != "object":
+            raise invalid(f"tools[{index}].function.parameters.type", "expected object")
+    return required
+
+
+def _tool(param: str, value: object, limits: ApiLimits) -> dict[str, Any]:
     fields = Fields(as_object(param, value), prefix=f"{param}.")
     if fields.require("type") != "function":
         raise unsupported(f"{param}.type", "only tools of type function are supported")
     values = as_object(f"{param}.function", fields.require("function"))
     function = Fields(values, prefix=f"{param}.function.")
     name = as_text(function.param("name"), function.require("name"))
-    if _NAME.fullmatch(name) is None:
-        raise invalid(function.param("name"), "expected 1 to 64 of A-Z a-z 0-9 _ . -")
+    most = limits.tool_name_characters
+    if len(name) > most or _NAME.fullmatch(name) is None:
+        raise invalid(function.param("name"), f"expected 1 to {most} of A-Z a-z 0-9 _ . -")
     told: dict[str, Any] = {"name": name, "description": function.text("description") or ""}
     parameters = function.take("parameters")
     if parameters is None:
         parameters = {"type": "object", "properties": {}, "additionalProperties": False}
-    told["parameters"] = as_object(function.param("parameters"), parameters)
+    told["parameters"] = as_json(function.param("parameters"), parameters)
     return {"type": "function", "function": told}
