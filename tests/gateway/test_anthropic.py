@@ -14,7 +14,7 @@ from tests.gateway.speaking_text import SpeakingText
 from meshnet.core.generation.transcript import FailureCode
 from meshnet.gateway.settings import GatewaySettings
 from meshnet.head import GenerationFailed
-from meshnet.simulation.toy_text import EOS
+from meshnet.simulation.toy_text import EOS, word
 
 ASKED = {"model": "default", "max_tokens": 400, "messages": [{"role": "user", "content": "hi"}]}
 TOOL = {"name": "look", "description": "d", "input_schema": {"type": "object", "properties": {}}}
@@ -171,6 +171,34 @@ async def test_a_conversation_with_tools_becomes_the_chat_it_is():
     assert first.prompt == second.prompt
 
 
+async def test_fields_that_are_not_known_are_named():
+    """Pit A32."""
+    response = await post(gateway("a"), metadata={"user_id": "u"}, service_tier="auto")
+
+    assert response.headers["x-meshnet-ignored"] == "metadata,service_tier"
+
+
+@pytest.mark.parametrize(("kind", "thinks"), [("enabled", 1), ("adaptive", 1), ("disabled", 0)])
+async def test_the_template_is_told_whether_to_think(kind: str, thinks: int):
+    made = gateway("a")
+
+    await post(made, thinking={"type": kind}, output_config={"effort": "low"})
+
+    assert made.generator.requests[0].prompt.count(word("<|think|>")) == thinks
+
+
+async def test_names_of_tools_may_be_as_long_as_anthropics():
+    name = "x" * 128
+    said = f'<tool_call>{{"name": "{name}", "arguments": {{"at": NaN}}}}</tool_call>'
+    called = said.replace("NaN", "1")
+
+    told = (await post(gateway(called), tools=[TOOL | {"name": name}])).json()
+    spoken = (await post(gateway(said), tools=[TOOL | {"name": name}])).json()
+
+    assert told["content"][0]["name"] == name
+    assert spoken["content"] == [{"type": "text", "text": said}]
+
+
 async def test_tokens_are_counted_as_they_would_be_billed():
     made = gateway("a")
     fields = {"system": "be brief", "tools": [TOOL]}
@@ -201,6 +229,15 @@ async def test_tokens_are_counted_as_they_would_be_billed():
         ({"tool_choice": {"type": "what"}}, 400, "invalid_request_error", "tool_choice.type"),
         ({"tool_choice": {"type": "any"}}, 400, "invalid_request_error", "tool_choice"),
         ({"thinking": {"type": 1}}, 400, "invalid_request_error", "thinking.type"),
+        ({"output_config": {"format": {}}}, 400, "invalid_request_error", "output_config.format"),
+        ({"output_config": {"other": 1}}, 400, "invalid_request_error", "output_config.other"),
+        (
+            {"messages": [*ASKED["messages"], {"role": "assistant", "content": "So"}]},
+            400,
+            "invalid_request_error",
+            "messages[1]",
+        ),
+        ({"tools": [TOOL | {"name": "x" * 129}]}, 400, "invalid_request_error", "1 to 128"),
         ({"mcp_servers": [{}]}, 400, "invalid_request_error", "mcp_servers"),
         (
             {"messages": [{"role": "user", "content": "x" * 5000}]},

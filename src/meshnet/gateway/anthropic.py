@@ -20,15 +20,15 @@ from meshnet.gateway.assembly import Call, Piece
 from meshnet.gateway.chat import chat_job, prompt_of
 from meshnet.gateway.dialects import ANTHROPIC
 from meshnet.gateway.fields import read_json_object
-from meshnet.gateway.requests import read_chat
+from meshnet.gateway.requests import ChatRequest, read_chat
+
+_TOOL_NAME_CHARACTERS = 128
+"""Anthropic allows twice what OpenAI does."""
 
 
 def prepare_messages(service: Service, body: bytes, asker: Asker) -> Job:
     """Parse, render, tokenise and plan; blocking. Raises ApiError."""
-    limits = service.settings.limits
-    chat = chat_of(read_json_object(body), limits, counting=False)
-    asked = read_chat(chat, limits, service.text.vocab_size)
-    job = chat_job(service, asked, asker)
+    job = chat_job(service, _read(service, body, counting=False), asker)
     ((plan,),) = job.plans
     envelope = {
         "id": f"msg_{service.ambient.new_id()}",
@@ -41,11 +41,15 @@ def prepare_messages(service: Service, body: bytes, asker: Asker) -> Job:
 
 def count_tokens(service: Service, body: bytes) -> dict[str, Any]:
     """Blocking. Raises ApiError."""
-    limits = service.settings.limits
-    chat = chat_of(read_json_object(body), limits, counting=True)
-    asked = read_chat(chat, limits, service.text.vocab_size)
+    asked = _read(service, body, counting=True)
     service.check_model(asked.model)
     return {"input_tokens": len(prompt_of(service, asked))}
+
+
+def _read(service: Service, body: bytes, *, counting: bool) -> ChatRequest:
+    limits = replace(service.settings.limits, tool_name_characters=_TOOL_NAME_CHARACTERS)
+    chat, ignored = chat_of(read_json_object(body), limits, counting=counting)
+    return replace(read_chat(chat, limits, service.text.vocab_size), ignored=ignored)
 
 
 @dataclass(slots=True)

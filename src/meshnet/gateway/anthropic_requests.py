@@ -4,6 +4,7 @@ system, messages     -> one list; results of tools become messages of their own
 tools, tool_choice   -> functions
 stop_sequences       -> stop
 thinking             -> the template's `enable_thinking`
+output_config.effort -> the template's `reasoning_effort`
 
 What it says of its own fields is checked here; what comes out is checked as every chat is.
 """
@@ -14,7 +15,7 @@ import json
 from typing import Any
 
 from meshnet.gateway.errors import invalid, unsupported
-from meshnet.gateway.fields import Fields, as_array, as_object, as_text, kind
+from meshnet.gateway.fields import Fields, as_array, as_json, as_object, as_text, kind
 from meshnet.gateway.refused import Table, refuse
 from meshnet.gateway.settings import ApiLimits
 
@@ -28,10 +29,12 @@ _REFUSED: Table = {
 }
 
 
-def chat_of(values: dict[str, Any], limits: ApiLimits, *, counting: bool) -> dict[str, Any]:
-    """The body of the chat that is asked for; `counting`: nothing is to be drawn.
+def chat_of(
+    values: dict[str, Any], limits: ApiLimits, *, counting: bool
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The body of the chat that is asked for, and the fields that are ignored.
 
-    Raises ApiError.
+    `counting`: nothing is to be drawn. Raises ApiError.
     """
     fields = Fields(values)
     refuse(fields, _REFUSED)
@@ -39,12 +42,12 @@ def chat_of(values: dict[str, Any], limits: ApiLimits, *, counting: bool) -> dic
     if not counting:
         chat["max_tokens"] = fields.require("max_tokens")
     chat["stop"] = fields.take("stop_sequences")
-    chat["messages"] = _system(fields, limits) + _messages(fields, limits)
+    chat["messages"] = _system(fields, limits) + _messages(fields, limits, counting=counting)
     if (tools := fields.take("tools")) is not None:
         listed = as_array("tools", tools, limits.tools)
         chat["tools"] = [_tool(f"tools[{index}]", tool) for index, tool in enumerate(listed)]
-    chat |= _choice(fields) | _thinking(fields)
-    return chat
+    chat |= _choice(fields) | _thinking(fields) | _output(fields)
+    return chat, fields.ignored
 
 
 def _system(fields: Fields, limits: ApiLimits) -> list[dict[str, Any]]:
@@ -73,10 +76,13 @@ def _text_of(block: Fields) -> str:
     return as_text(block.param("text"), block.require("text"))
 
 
-def _messages(fields: Fields, limits: ApiLimits) -> list[dict[str, Any]]:
+def _messages(fields: Fields, limits: ApiLimits, *, counting: bool) -> list[dict[str, Any]]:
     given = as_array("messages", fields.require("messages"), limits.messages)
     if not given:
         raise invalid("messages", "expected at least one message")
+    last = as_object(f"messages[{len(given) - 1}]", given[-1])
+    if last.get("role") == "assistant" and not counting:
+        raise unsupported(f"messages[{len(given) - 1}]", "an answer cannot be begun for the model")
     return [
         message
         for index, value in enumerate(given)
@@ -112,7 +118,7 @@ def _message(param: str, value: object, limits: ApiLimits) -> list[dict[str, Any
 
 
 def _call(block: Fields) -> dict[str, Any]:
-    arguments = as_object(block.param("input"), block.require("input"))
+    arguments = as_json(block.param("input"), block.require("input"))
     function = {
         "name": as_text(block.param("name"), block.require("name")),
         "arguments": json.dumps(arguments, ensure_ascii=False),
@@ -164,6 +170,22 @@ def _thinking(fields: Fields) -> dict[str, Any]:
     if value is None:
         return {}
     wanted = as_object("thinking", value).get("type")
-    if wanted not in ("enabled", "disabled"):
-        raise invalid("thinking.type", f"expected enabled or disabled, got {kind(wanted)}")
-    return {"chat_template_kwargs": {"enable_thinking": wanted == "enabled"}}
+    if wanted not in ("enabled", "adaptive", "disabled"):
+        raise invalid(
+            "thinking.type", f"expected enabled, adaptive or disabled, got {kind(wanted)}"
+        )
+    return {"chat_template_kwargs": {"enable_thinking": wanted != "disabled"}}
+
+
+def _output(fields: Fields) -> dict[str, Any]:
+    """`output_config`, of which only the effort is served."""
+    value = fields.take("output_config")
+    if value is None:
+        return {}
+    config = Fields(as_object("output_config", value), prefix="output_config.")
+    effort = config.text("effort")
+    config.refuse("format", (), "not supported here: use response_format in /v1/chat/completions")
+    if unknown := config.ignored:
+        shown = config.param(unknown[0]) if unknown[0].isidentifier() else "output_config"
+        raise unsupported(shown, "only effort is supported")
+    return {"reasoning_effort": effort}
