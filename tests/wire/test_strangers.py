@@ -49,5 +49,21 @@ def test_a_body_that_mentions_an_upgrade_is_left_alone():
     assert without_upgrade(data) == data
 
 
+@pytest.mark.parametrize("name", [b"Upgrade", b"UPGRADE", b"upgrade"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_websocket_is_asked_for_wherever_its_header_stands(place: int, name: bytes):
+    others = [b"Host: x", b"Connection: UPGRADE"]
+
+    def asked(protocol: bytes) -> bytes:
+        lines = [*others[:place], name + b": " + protocol, *others[place:]]
+        return b"\r\n".join([b"GET / HTTP/1.1", *lines]) + b"\r\n\r\n"
+
+    wanted, other = asked(b"websocket"), asked(b"h2c")
+
+    assert without_upgrade(wanted, websockets=True) == wanted
+    for data, websockets in ((wanted, False), (other, False), (other, True)):
+        assert b"x-upgrade: " in without_upgrade(data, websockets=websockets)
+
+
 def test_a_nodes_refusal_is_its_own_json():
     assert set(json.loads(node_refusal("x"))) == {"error", "message"}

@@ -14,7 +14,7 @@ from meshnet.wire.http_bounds import BoundedHttpProtocol
 
 _UPGRADE = re.compile(rb"\r\nupgrade(?=[ \t]*:)", re.IGNORECASE)
 _OTHER_UPGRADE = re.compile(
-    rb"\r\nupgrade(?=[ \t]*:)(?![ \t]*:[ \t]*websocket[ \t]*\r\n)", re.IGNORECASE
+    rb"\r\nupgrade(?=[ \t]*:)(?![ \t]*:[ \t]*websocket[ \t]*(?:\r|\Z))", re.IGNORECASE
 )
 
 
@@ -30,7 +30,7 @@ def without_upgrade(data: bytes, *, websockets: bool = False) -> bytes:
     """
     end = data.find(b"\r\n\r\n")
     head = data if end < 0 else data[:end]
-    if b"pgrade" not in head:
+    if b"upgrade" not in head.lower():
         return data
     unwanted = _OTHER_UPGRADE if websockets else _UPGRADE
     return unwanted.sub(b"\r\nx-upgrade", head) + data[len(head) :]
