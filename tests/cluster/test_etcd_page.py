@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import configparser
 import os
 import re
 import shlex
@@ -28,6 +29,7 @@ from meshnet.mesh.registry.ports import RegistryLost
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "etcd-systemd.md"
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
+SHARED = ("User", "CacheDirectory", "StateDirectory")
 
 
 def commands() -> list[list[str]]:
@@ -166,6 +168,19 @@ def test_the_commands_for_many_machines_put_everything_in_its_place(tmp_path: Pa
     assert sorted(path.name for path in placed.iterdir()) == [path.name for path in UNITS]
     assert (tmp_path / "etc/meshnet/meshnet.toml").stat().st_mode & 0o777 == 0o600
     assert "HOST=0.0.0.0" in (tmp_path / "etc/meshnet/gateway.env").read_text()
+
+
+def test_units_that_share_directories_share_their_user_and_start_again_however_often():
+    said = []
+    for unit in UNITS:
+        read = configparser.ConfigParser(strict=False, interpolation=None)
+        read.optionxform = str  # type: ignore[assignment,method-assign]
+        read.read_string(unit.read_text(encoding="utf-8"))
+        said.append({name: read["Service"].get(name) for name in SHARED})
+        assert read["Unit"]["StartLimitIntervalSec"] == "0"
+
+    assert said[0] == said[1]
+    assert None not in said[0].values()
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
