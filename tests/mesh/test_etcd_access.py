@@ -40,6 +40,16 @@ async def test_a_user_may_do_all_below_its_prefix_and_nothing_elsewhere():
                 await registry.snapshot()
 
 
+async def test_who_may_read_members_but_not_watch_all_is_refused():
+    with etcd() as cluster:
+        know_users(cluster, "mesh/members")
+        async with registry_of(cluster, KNOWN) as registry:
+            await registry.announce(A, TTL_S)
+            since = (await registry.snapshot()).revision
+            with pytest.raises(RegistryRefused, match=r"watch of mesh/.*permission denied"):
+                await anext(registry.watch(since))  # type: ignore[call-overload]
+
+
 @pytest.mark.parametrize("access", [EtcdAccess(), EtcdAccess(user=USER[0], password="wrong")])
 async def test_whom_an_etcd_does_not_know_is_refused_and_no_password_is_told(access: EtcdAccess):
     with etcd() as cluster:

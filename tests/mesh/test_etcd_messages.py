@@ -20,7 +20,7 @@ from meshnet.core.vocabulary import BadField, Buffer
 from meshnet.mesh.registry import etcd_messages
 from meshnet.mesh.registry.etcd_messages import Keys
 from meshnet.mesh.registry.messages import Announcement, encode_announcement
-from meshnet.mesh.registry.ports import Joined, Left, Revision, Updated, Written
+from meshnet.mesh.registry.ports import Joined, Left, RegistryRefused, Revision, Updated, Written
 
 A = member(1)
 KEYS = Keys("mesh")
@@ -69,8 +69,29 @@ def test_what_cannot_be_believed_of_a_member_is_none(said: bytes):
     assert changed(line(KEYS.members + A.node, said)) == [Left(A.node, Revision(7))]
 
 
-def test_keys_of_others_below_the_prefix_are_none():
-    assert changed(line("mesh/else", b"v")) == []
+@pytest.mark.parametrize("more", [{}, {"type": "DELETE"}], ids=["put", "deleted"])
+@pytest.mark.parametrize("key", ["mesh/else", "mesh/members/", "mesh/members/no url"])
+def test_keys_of_others_below_the_prefix_are_none(key: str, more: dict[str, str]):
+    assert changed(line(key, b"v", **more)) == []
+
+
+def test_a_key_that_is_no_text_is_none_and_hides_no_other():
+    odd = {"key": base64.b64encode(b"mesh/members/\xff").decode(), "mod_revision": "7"}
+    said = print_object({"header": {"revision": "9"}, "kvs": [odd]})
+
+    (held,), _ = etcd_messages.held(said)
+    assert etcd_messages.announced(held, KEYS) is None
+    assert changed(line("", b"", kv=odd)) == []
+
+
+def test_who_may_not_watch_is_refused():
+    """etcd says so in the stream, in the words of 3.4 and later."""
+    told = {
+        "header": {}, "created": True, "canceled": True, "watch_id": "-1",
+        "cancel_reason": "rpc error: code = PermissionDenied desc = etcdserver: permission denied",
+    }  # fmt: skip
+    with pytest.raises(RegistryRefused, match=r"mesh/.*permission denied"):
+        changed(json.dumps({"result": told}).encode())
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 from tests.mesh.members import AsgiExchange, member, served, sqlite_registry
 
 from meshnet.mesh.registry.following import RETRY_MAX_S, Following, View
@@ -142,27 +143,36 @@ def test_a_registry_that_lost_everything_is_believed():
     run(main, 0)
 
 
-def test_a_registry_that_always_says_resync_is_not_stormed():
+@pytest.mark.parametrize(
+    ("status", "said", "told"),
+    [(200, b'{"resync":true}', 0), (403, b'{"error":"forbidden","message":"no"}', 1)],
+    ids=["resync", "refused"],
+)
+def test_a_registry_that_ends_every_watch_at_once_is_asked_ever_more_rarely(
+    status: int, said: bytes, told: int
+):
     async def main():
         async def exchange(method: str, path: str, body: bytes, _: float) -> tuple[int, bytes]:
             calls.append(path)
             if path.startswith("/registry/changes"):
-                return 200, b'{"resync":true}'
+                return status, said
             return 200, b'{"revision":1,"members":[]}'
 
         calls: list[str] = []
+        events: list[Event] = []
         following = Following(
             HttpRegistry(exchange),
             lambda view: None,
             resync_s=RESYNC_S,
             jitter=lambda: 1.0,
-            record=[].append,
+            record=events.append,
         )
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(following.run())
-            await asyncio.sleep(10)
+            await asyncio.sleep(100)
             running.cancel()
 
-        assert len(calls) <= 2 * 10 / 0.2 + 2
+        assert len(calls) <= 2 * (100 / RETRY_MAX_S + 5)
+        assert [type(event) for event in events] == [RegistryAway] * told
 
     run(main, 0)

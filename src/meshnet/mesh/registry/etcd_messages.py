@@ -18,7 +18,15 @@ from meshnet.core.protocol.fields import Fields, print_object, read_object
 from meshnet.core.protocol.members import node_url
 from meshnet.core.vocabulary import MEMBERS_MAX, BadField, Buffer
 from meshnet.mesh.registry.messages import ANSWER_LIMITS, Announcement, decode_announcement
-from meshnet.mesh.registry.ports import Change, Joined, Left, Revision, Updated, Written
+from meshnet.mesh.registry.ports import (
+    Change,
+    Joined,
+    Left,
+    RegistryRefused,
+    Revision,
+    Updated,
+    Written,
+)
 
 EVENTS_MAX = 2**16
 _NUMBER_MAX = 2**63 - 1
@@ -142,9 +150,17 @@ def trouble(answer: Buffer) -> tuple[int, str]:
 
 
 def changes(line: Buffer, keys: Keys, since: Revision) -> list[Change] | None:
-    """Read one line of a watch. None: what changed is not known any more. Raises BadField."""
+    """Read one line of a watch. None: what changed is not known any more.
+
+    Raises BadField, and RegistryRefused for who may not watch: etcd says so in the stream.
+    """
     fields = _result(_answer(line))
     if fields.has("canceled") and fields.truth("canceled"):
+        reason = fields.text("cancel_reason") if fields.has("cancel_reason") else ""
+        if "permission denied" in reason:
+            raise RegistryRefused(
+                f"watch of {keys.prefix}/: {reason}: its role needs readwrite on this prefix"
+            )
         return None
     if fields.has("created") and _revision_of(fields) < since:
         return None  # this is another etcd: what it was asked for lies in its future
@@ -160,7 +176,10 @@ def _change(fields: Fields, keys: Keys) -> Change | None:
         return None
     said = None if fields.has("type") else announced(held, keys)
     if said is None:
-        return Left(node_url(held.key.removeprefix(keys.members)), held.revision)
+        try:
+            return Left(node_url(held.key.removeprefix(keys.members)), held.revision)
+        except BadField:
+            return None  # a stranger's key: it was no member
     is_new = _number(fields.object("kv"), "create_revision") == held.revision
     return (Joined if is_new else Updated)(said.member, held.revision)
 
@@ -175,12 +194,8 @@ def announced(held: Held, keys: Keys) -> Announcement | None:
 
 
 def _held(fields: Fields) -> Held:
-    try:
-        key = _bytes(fields, "key").decode()
-    except UnicodeDecodeError:
-        raise fields.refuse("key", "UTF-8") from None
     return Held(
-        key,
+        _bytes(fields, "key").decode(errors="replace"),  # none of ours has what replaces
         _bytes(fields, "value"),
         Revision(_number(fields, "mod_revision")),
         _number(fields, "lease"),

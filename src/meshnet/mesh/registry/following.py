@@ -5,7 +5,8 @@
 
 Invariants
     * a change is seen at the latest `resync_s` after it was made, also if a watch fell silent;
-    * while the registry is away, what was known of it stays: its death takes no member.
+    * while the registry is away, what was known of it stays: its death takes no member;
+    * watches that end within SETTLED_S are asked for ever more rarely, whyever they end.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from meshnet.mesh.registry.ports import (
 from meshnet.telemetry.events import Record, RegistryAway
 
 RETRY_MIN_S, RETRY_MAX_S = 0.2, 5.0
+SETTLED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Following:
         """`jitter` draws from 0 to 1."""
         self._registry, self._seen, self._resync_s = registry, seen, resync_s
         self._jitter, self._record = jitter, record
-        self._failures = 0
+        self._failures, self._is_told = 0, False
         self.trouble = ""
         """Why the registry cannot be followed now; empty: it is."""
 
@@ -70,22 +72,30 @@ class Following:
             except TimeoutError:
                 continue
             except (RegistryLost, RegistryRefused) as error:
-                if not self.trouble:
+                if not self._is_told:
                     self._record(RegistryAway(str(error)))
-                self.trouble, self._failures = str(error), self._failures + 1
+                self.trouble, self._is_told = str(error), True
             # A watch that always ends at once must not become a storm of snapshots.
+            self._failures += 1
             pause_s = RETRY_MIN_S * 2 ** min(self._failures, 10)
             await asyncio.sleep(min(RETRY_MAX_S, pause_s) * (0.5 + 0.5 * self._jitter()))
 
     async def _follow(self) -> None:
         snapshot = await self._registry.snapshot()
-        self.trouble, self._failures = "", 0
+        self.trouble = ""
         members = {node: leased.member for node, leased in snapshot.members.items()}
         self._seen(View(dict(members), None))
-        async for change in self._registry.watch(snapshot.revision):
-            if isinstance(change, Resync):
-                return
-            self._seen(_applied(members, change))
+        settling = asyncio.get_running_loop().call_later(SETTLED_S, self._settle)
+        try:
+            async for change in self._registry.watch(snapshot.revision):
+                if isinstance(change, Resync):
+                    return
+                self._seen(_applied(members, change))
+        finally:
+            settling.cancel()
+
+    def _settle(self) -> None:
+        self._failures, self._is_told = 0, False
 
 
 def _applied(members: dict[NodeId, Member], change: Change) -> View:
