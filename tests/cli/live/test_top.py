@@ -6,22 +6,25 @@ import asyncio
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 from tests.gateway.api import Gateway
 from tests.page.meshes import STEP, THREE, mesh, node, with_feed
 from tests.processes import command
 from tests.terminals import terminal
 
+from meshnet.cli.api_client import ApiError
 from meshnet.cli.live.feed import Happening
 from meshnet.cli.live.picture import Picture
+from meshnet.cli.live.top import _take
 
 DIED = {"what": "died", "level": "bad", "text": "node-2 died", "node": "node-2", "ago_s": 0.0}
 NOTHING = {"mesh": None, "steps": [], "missed": 0, "happenings": []}
 
 
-def drawn(picture: Picture, *, height: int = 30) -> str:
+def drawn(picture: Picture, *, height: int = 30, width: int = 120) -> str:
     out = io.StringIO()
-    Console(file=out, width=120).print(picture.drawn(height=height, url="http://x"))
+    Console(file=out, width=width).print(picture.drawn(height=height, url="http://x"))
     return out.getvalue()
 
 
@@ -58,6 +61,45 @@ def test_it_is_never_higher_than_the_terminal():
 
     for height in (16, 24, 50):
         assert len(drawn(picture, height=height).splitlines()) <= height
+
+
+@pytest.mark.parametrize("width", [20, 60, 120])
+def test_a_line_is_a_line_and_no_markup_whatever_others_say(width: int):
+    """Also its last one, which names the keys, stays on the screen."""
+    picture = Picture(unicode=True)
+    odd = "[/x] two\nlines\r\x1b[2J" + "long " * 50
+    nodes = [each | {"name": odd, "weights": odd} for each in THREE]
+    picture.take(NOTHING | {"mesh": mesh(*nodes, model=odd, ready=False, detail=odd)})
+    picture.take(NOTHING | {"happenings": [DIED | {"text": odd}] * 60, "steps": [STEP]})
+    picture.trouble = odd
+
+    shown = drawn(picture, height=24, width=width)
+
+    assert len(shown.splitlines()) <= 24
+    assert shown.splitlines()[-1].startswith("q quits")
+    assert "[/x] two lines" in drawn(picture, width=200)
+    assert "\x1b" not in shown
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        [], {"model": "m"}, mesh(*THREE, nodes=[{}]), mesh(*THREE, nodes=[1]),
+        mesh(*THREE, route=[{}]), mesh(*THREE, layers="30"),
+        mesh(node(1, 0, 10, layers=[3])), mesh(node(1, 0, 10, step_ms="")),
+        mesh(*THREE, tokens_per_s=float("inf")), mesh(*THREE, tokens_per_s=-99),
+    ],
+)  # fmt: skip
+def test_a_mesh_in_another_versions_form_is_told_and_the_last_one_stays(odd: object):
+    picture = Picture(unicode=True)
+    picture.take(NOTHING | {"mesh": mesh(*THREE)})
+    before = drawn(picture)
+
+    for batch in (NOTHING | {"mesh": odd}, NOTHING | {"happenings": [odd]}):
+        with pytest.raises(ApiError, match="a form this version does not read"):
+            _take(picture, batch, "http://x")
+
+    assert drawn(picture) == before
 
 
 async def test_it_shows_what_happens_and_q_ends_it(tmp_path: Path):

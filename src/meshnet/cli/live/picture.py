@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,16 +22,17 @@ KEEP = 0.85
 HUES = ("cyan", "yellow", "blue", "magenta", "green", "bright_blue")
 LEVELS = {"good": "green", "warn": "yellow", "bad": "bold red", "note": "dim"}
 BARS = "▁▂▃▄▅▆▇█"
+NO_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 class Picture:
-    """What is known now. Raises KeyError or TypeError for a form that it does not read."""
+    """What is known now: only what can be drawn is taken."""
 
     def __init__(self, *, unicode: bool) -> None:
         self._full, self._empty = ("█", "░") if unicode else ("#", ".")
         self._bars = BARS if unicode else "_-="
         self._mesh: Mapping[str, Any] | None = None
-        self._happenings: deque[Mapping[str, Any]] = deque(maxlen=HAPPENINGS_SHOWN)
+        self._happenings: deque[Text] = deque(maxlen=HAPPENINGS_SHOWN)
         self._rates: deque[float] = deque(maxlen=RATES_KEPT)
         self._took_ms: float | None = None
         self.trouble = ""
@@ -39,12 +42,18 @@ class Picture:
         return self._mesh is not None
 
     def take(self, batch: Mapping[str, Any]) -> None:
+        """Raises LookupError, TypeError, ValueError, AttributeError or ArithmeticError for what
+        this version does not read."""
         self.trouble = ""
         if (mesh := batch["mesh"]) is not None:
+            rate = float(mesh["tokens_per_s"])
+            if not 0 <= rate < math.inf:
+                raise ValueError(f"tokens_per_s: expected a rate, got {rate}")
+            self._upper(mesh, "", took_ms=1.0)
             self._mesh = mesh
-            self._rates.append(float(mesh["tokens_per_s"]))
-        for happening in batch["happenings"]:
-            self._happenings.appendleft(happening)
+            self._rates.append(rate)
+        for each in batch["happenings"]:
+            self._happenings.appendleft(_line((each["text"], LEVELS.get(each["level"], ""))))
         for step in batch["steps"]:
             self._step(step)
 
@@ -61,23 +70,26 @@ class Picture:
     def drawn(self, *, height: int, url: str, paused: bool = False) -> RenderableType:
         """Return all of it in at most `height` lines."""
         if self._mesh is None:
-            return Text(self.trouble or f"waiting for {url}")
-        nodes = self._mesh["nodes"]
-        parts: list[RenderableType] = [*self._head(self._mesh, url), self._nodes(self._mesh)]
-        used = len(nodes) + 6
-        if (token := self._token(self._mesh)) is not None:
-            parts += [Text(), token]
-            used += 2
-        parts += [Text(), *self._lines(max(0, height - used - 2))]
+            return _line(self.trouble or f"waiting for {url}")
+        parts = self._upper(self._mesh, url, took_ms=self._took_ms)
+        used = len(self._mesh["nodes"]) + len(parts) + 2
+        room = max(0, height - used - 2)
         keys = "q quits   p goes on" if paused else "q quits   p pauses"
-        return Group(*parts, Text(keys, style="dim"))
+        return Group(*parts, Text(), *list(self._happenings)[:room], _line((keys, "dim")))
+
+    def _upper(
+        self, mesh: Mapping[str, Any], url: str, *, took_ms: float | None
+    ) -> list[RenderableType]:
+        """Return what is above the happenings: lines, and one table."""
+        parts: list[RenderableType] = [*self._head(mesh, url), self._nodes(mesh)]
+        token = self._token(mesh, took_ms)
+        return parts if token is None else [*parts, Text(), token]
 
     def _head(self, mesh: Mapping[str, Any], url: str) -> list[RenderableType]:
-        state = Text("ready", "green") if mesh["ready"] else Text(str(mesh["detail"]), "bold red")
-        first = Text.assemble((mesh["model"], "bold"), f" at {url}: ", state)
-        if self.trouble:
-            first.append(f"   {self.trouble}", "bold red")
-        second = Text.assemble(
+        state = ("ready", "green") if mesh["ready"] else (mesh["detail"], "bold red")
+        trouble = (f"   {self.trouble}" if self.trouble else "", "bold red")
+        first = _line((mesh["model"], "bold"), f" at {url}: ", state, trouble)
+        second = _line(
             (f"{mesh['tokens_per_s']:.1f}", "bold"), " tokens/s  ", (self._spark(), "cyan"),
             f"   {mesh['running']} running, {mesh['waiting']} waiting, "
             f"{mesh['refills']} recovered",
@@ -85,14 +97,14 @@ class Picture:
         return [first, second, Text()]
 
     def _spark(self) -> str:
-        most = max(1.0, *self._rates)
+        most = max((1.0, *self._rates))
         top = len(self._bars) - 1
         return "".join(self._bars[round(rate / most * top)] for rate in self._rates)
 
     def _nodes(self, mesh: Mapping[str, Any]) -> Table:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         table.add_column("node", no_wrap=True)
-        table.add_column(f"layers 0-{mesh['layers']}", no_wrap=True)
+        table.add_column(_line(f"layers 0-{mesh['layers']}"), no_wrap=True)
         for title in ("", "a step", "KV", "", "weights", "sessions"):
             table.add_column(title, justify="right", no_wrap=True)
         for place, node in enumerate(mesh["nodes"]):
@@ -104,9 +116,9 @@ class Picture:
         held = node["layers"]
         shown = f"{held[0]}-{held[1]}" if held else "none yet"
         row: list[RenderableType] = [
-            Text(str(node["name"]), "bold red" if silent else hue),
+            _line((node["name"], "bold red" if silent else hue)),
             self._layers(held, layers, "dim" if silent else hue),
-            Text("not answering", "bold red") if silent else shown,
+            _line(("not answering", "bold red") if silent else shown),
         ]
         if "pid" not in node:
             return row
@@ -117,7 +129,8 @@ class Picture:
         weights = f"{bytes_text(node['weight_bytes'])} {node['weights']}".rstrip()
         kv = bytes_text(node["kv_bytes"])
         sessions = f"{node['sessions']}/{node['sessions_max']}"
-        return [*row, step, kv, Text(gauge, hue), weights, sessions]
+        cells = (step, kv, (gauge, hue), weights, sessions)
+        return [*row, *(_line(cell) for cell in cells)]
 
     def _layers(self, held: Sequence[int] | None, layers: int, hue: str) -> Text:
         if not held or not layers:
@@ -130,17 +143,23 @@ class Picture:
             (self._empty * (LAYERS_WIDTH - stop), "dim"),
         )
 
-    def _token(self, mesh: Mapping[str, Any]) -> Text | None:
+    def _token(self, mesh: Mapping[str, Any], took_ms: float | None) -> Text | None:
         """Return where a token's time goes; None: not known."""
         told = {node["node"]: node for node in mesh["nodes"]}
         hops = [told.get(hop["node"]) for hop in mesh["route"]]
-        if self._took_ms is None or not hops:
+        if took_ms is None or not hops:
             return None
-        parts = [(hop["name"], hop["step_ms"]) for hop in hops if hop and hop["step_ms"]]
-        way_ms = max(0.0, self._took_ms - sum(ms for _, ms in parts))
+        parts = [(hop["name"], hop["step_ms"]) for hop in hops if hop and hop.get("step_ms")]
+        way_ms = max(0.0, took_ms - sum(ms for _, ms in parts))
         shown = ", ".join(f"{name} {ms:.1f}" for name, ms in parts)
-        return Text(f"a token: {self._took_ms:.1f} ms ({shown}, way and waiting {way_ms:.1f})")
+        return _line(f"a token: {took_ms:.1f} ms ({shown}, way and waiting {way_ms:.1f})")
 
-    def _lines(self, room: int) -> list[RenderableType]:
-        shown = list(self._happenings)[:room]
-        return [Text(str(each["text"]), LEVELS.get(each["level"], "")) for each in shown]
+
+def _line(*parts: object | tuple[object, str]) -> Text:
+    """Return texts, each with its style or none, as one line: cut where the terminal ends.
+
+    They are another machine's words: no markup, and no line of their own.
+    """
+    styled = [part if isinstance(part, tuple) else (part, "") for part in parts]
+    flat = [(NO_LINE.sub(" ", str(text)), style) for text, style in styled]
+    return Text.assemble(*flat, no_wrap=True, overflow="ellipsis")

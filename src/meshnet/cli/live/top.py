@@ -84,7 +84,7 @@ def _follow(client: ApiClient, picture: Picture, ended: threading.Event) -> None
 def _take(picture: Picture, batch: dict[str, object], url: str) -> None:
     try:
         picture.take(batch)
-    except (KeyError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
         raise ApiError(f"{url} tells of its mesh in a form this version does not read") from None
 
 
