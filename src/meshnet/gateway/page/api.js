@@ -1,9 +1,12 @@
 // The gateway as this page sees it: the same HTTP API as everybody's, and one key for all of it.
 
 import { by } from "./dom.js";
+import { session } from "./store.js";
 
 const KEY = "meshnet.key";
 const FRAME_MAX = 4_000_000;
+/** What a header can carry; with anything else no request leaves this page. */
+const SENDABLE = /^[\x20-\x7e]*$/;
 
 export class ApiError extends Error {
   constructor(message, status, code) {
@@ -19,11 +22,12 @@ let asking = null;
 function askForKey() {
   asking ??= new Promise((resolve) => {
     const dialog = by("key");
-    by("key-wrong").hidden = sessionStorage.getItem(KEY) === null;
+    by("key-wrong").hidden = session.get(KEY) === null;
     by("key-text").value = "";
     dialog.addEventListener("cancel", (event) => event.preventDefault());
     dialog.addEventListener("close", () => {
-      sessionStorage.setItem(KEY, by("key-text").value.trim());
+      const key = by("key-text").value.trim();
+      session.set(KEY, SENDABLE.test(key) ? key : "");
       by("key-text").value = "";
       asking = null;
       resolve();
@@ -36,13 +40,13 @@ function askForKey() {
 /** Request `path`; where a key is missing or refused, ask for another one. Throws ApiError. */
 export async function call(path, options = {}) {
   for (;;) {
-    const key = sessionStorage.getItem(KEY);
+    const key = session.get(KEY);
     const headers = { ...options.headers };
     if (key) headers.authorization = `Bearer ${key}`;
     const response = await fetch(path, { ...options, headers });
     if (response.ok) return response;
     if (response.status !== 401) throw await refusal(response);
-    if (key === sessionStorage.getItem(KEY)) await askForKey();
+    if (key === session.get(KEY)) await askForKey();
   }
 }
 

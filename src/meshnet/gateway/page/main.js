@@ -4,7 +4,7 @@ import { Answering } from "./answering.js";
 import { Conversation } from "./conversation.js";
 import { by, icon, iconButton, make, toast } from "./dom.js";
 import { Mesh } from "./mesh.js";
-import { Chats, NUMBERS, keepParameters, parameters } from "./store.js";
+import { Chats, NUMBERS, keepParameters, local, parameters } from "./store.js";
 
 const IDEAS = [
   "Explain in three sentences what a KV cache is.",
@@ -61,8 +61,8 @@ function view(name) {
 }
 
 function theme(chosen) {
-  localStorage.setItem("meshnet.theme", chosen);
-  dispatchEvent(new Event("meshnet-theme"));
+  local.set("meshnet.theme", chosen);
+  dispatchEvent(new CustomEvent("meshnet-theme", { detail: chosen }));
   const label = `Theme: ${chosen === "system" ? "as the system's" : chosen}`;
   by("theme").replaceChildren(icon({ system: "auto", light: "sun", dark: "moon" }[chosen]));
   by("theme").setAttribute("aria-label", label);
@@ -98,7 +98,7 @@ function wire() {
   by("side-close").addEventListener("click", () => side(false));
   by("shade").addEventListener("click", () => side(false));
   by("theme").addEventListener("click", () => {
-    const now = localStorage.getItem("meshnet.theme") ?? "system";
+    const now = local.get("meshnet.theme") ?? "system";
     theme(THEMES[(THEMES.indexOf(now) + 1) % THEMES.length]);
   });
   by("pulse").addEventListener("click", () => {
@@ -111,6 +111,10 @@ function wire() {
   for (const tab of by("tabs").children) tab.addEventListener("click", () => view(tab.dataset.to));
   by("ideas").append(...IDEAS.map((idea) => make("li", {}, make("button", { type: "button", onclick: () => conversation.say(idea) }, idea))));
   answering.addEventListener("begin", list);
+  chats.follow((chat) => answering.isBusy(chat), (changed) => {
+    list();
+    if (changed.has(chats.open)) conversation.show(chats.open);
+  });
   addEventListener("keydown", (event) => {
     if (document.querySelector("dialog[open]")) return;
     if (event.key === "Escape") {
@@ -125,7 +129,7 @@ function wire() {
 }
 
 wire();
-theme(localStorage.getItem("meshnet.theme") ?? "system");
+theme(local.get("meshnet.theme") ?? "system");
 open(chats.begin());
 if (!isPhone()) by("text").focus();
 new Mesh().run();
