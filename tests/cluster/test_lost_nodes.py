@@ -139,7 +139,7 @@ async def test_the_middle_dies_its_replacement_dies_and_then_the_two_that_share_
     whole, until_then = len(prompt) + TOKENS - 1, len(prompt) + 12
     for ran in survivors:
         assert whole <= ran <= whole + recoveries * AGAIN
-    # A fill that was broken off begins anew.
+    # Each recovery fills a replacement once at most.
     for ran, least in [(reborn, whole), *((ran, until_then) for ran in losses.shared)]:
         assert least <= ran <= recoveries * least
 
