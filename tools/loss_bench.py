@@ -1,7 +1,7 @@
 """What the loss of one of three nodes costs a stream when a fourth holds the same layers.
 
     python -m tools.loss_bench kills  [--subject smollm2-fp32] [--tries 50] [--tokens 200]
-    python -m tools.loss_bench refill [--subject smollm2-fp32] [--tries 5] [--prompt 1500]
+    python -m tools.loss_bench refill [--subject smollm2-fp32] [--tries 5] [--threads 1]
     python -m tools.loss_bench stuck  [--subject smollm2-fp32] [--tries 3]
 
 kills    the middle node gets SIGKILL at a token drawn at random: is the text that of the
@@ -52,6 +52,7 @@ def main() -> int:
     parser.add_argument("--tries", type=int)
     parser.add_argument("--tokens", type=int)
     parser.add_argument("--prompt", type=int, default=1500, help="words of the long prompt")
+    parser.add_argument("--threads", type=int, default=1, help="of each node, of `refill`")
     parser.add_argument("--within", type=float, default=3600.0, help="begin no try later, seconds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
@@ -87,8 +88,9 @@ async def _measure(subject: Subject, model: Path, asked: argparse.Namespace) -> 
         case "refill":
             tokens, tries = asked.tokens or 60, _turns(asked, 5)
             return await refills(
-                subject, model, tries=tries, tokens=tokens, prompt=asked.prompt, tell=tell
-            )
+                subject, model, tries=tries, tokens=tokens, prompt=asked.prompt,
+                threads=asked.threads, tell=tell,
+            )  # fmt: skip
         case _:
             tokens = asked.tokens or 120
             run = await stuck(
@@ -107,7 +109,7 @@ def _write(asked: argparse.Namespace, subject: Subject, runs: Runs) -> None:
     rows = {way: _summed(calm, losses) for way, (calm, losses) in _by_fault(runs).items()}
     model = subject.name.rpartition("-")[0]
     result: dict[str, Any] = {
-        **provenance(model, subject.weights, 1),
+        **provenance(model, subject.weights, asked.threads),
         "scenario": f"loss-{asked.what}",
         "command": "python -m tools.loss_bench " + " ".join(sys.argv[1:]),
         "summary": rows,

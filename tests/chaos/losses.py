@@ -242,10 +242,18 @@ async def kills(
 
 
 async def refills(
-    subject: Subject, model: Path, *, tries: Iterable[int], tokens: int, prompt: int, tell: Tell
+    subject: Subject,
+    model: Path,
+    *,
+    tries: Iterable[int],
+    tokens: int,
+    prompt: int,
+    threads: int,
+    tell: Tell,
 ) -> dict[str, tuple[Calm, list[Loss]]]:
     """Kill a node behind a long prompt, in turns: its span is refilled, or everything is."""
     ways = {"lost span": ("b", "true"), "everything": ("c", "false")}
+    computing = {"OMP_NUM_THREADS": str(threads), "MESHNET_THREADS": str(threads)}
     found: dict[str, tuple[Calm, list[Loss]]] = {}
     async with AsyncExitStack() as stack:
         stages = {}
@@ -253,6 +261,7 @@ async def refills(
             mesh = mesh_with_spare(
                 # Drafts go by time, and positions are to be counted.
                 subject, model, victim, MESHNET_KEEP_ACTIVATIONS=keep, MESHNET_DRAFTS="off",
+                **computing,
             )  # fmt: skip
             lab = await stack.enter_async_context(Lab(mesh, network="direct"))
             stages[way] = Stage(lab, Ask(WORD * prompt, tokens), victim)

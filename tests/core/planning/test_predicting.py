@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -95,15 +97,37 @@ def test_the_slowest_hop_paces_a_prompt():
     assert uneven.first_s / even.first_s == pytest.approx(3 * 20 / (2 * 20), rel=0.1)
 
 
-def test_nodes_of_a_machine_with_too_few_cores_slow_each_other_in_a_prompt():
-    shape = shape_of([layer_of(multiplies=100 * MB, per_token=0)] * 4)
+@pytest.mark.parametrize(
+    ("cores", "turns"),
+    [
+        (0, 5),  # not told, so enough: four chunks pass two hops one behind the other
+        (4, 5),
+        (2, 8),  # one hop at a time
+    ],
+)
+def test_nodes_of_a_machine_take_turns_at_its_cores_in_a_prompt(cores, turns):
+    shape = shape_of([layer_of(multiplies=100 * MB, per_token=0)] * 4, activation_bytes=0)
+    mesh = mesh_of(node_of("x", threads=2, cores=cores), node_of("x", threads=2, cores=cores))
 
-    def first_s(cores: int) -> float:
-        mesh = mesh_of(node_of("x", threads=2, cores=cores), node_of("x", threads=2, cores=cores))
-        wanted = Wanted(3000, prompt=512)
+    def first_s(prompt: int) -> float:
+        wanted = Wanted(3000, prompt=prompt)
         return predict(hops_of("a 0-2, b 2-4"), shape, mesh, wanted, cutting=whole_chunks).first_s
 
-    assert first_s(2) / first_s(4) == pytest.approx(2, rel=0.02)
+    assert first_s(512) / first_s(128) == pytest.approx(turns / 2, rel=0.02)
+
+
+def test_a_core_is_not_waited_for_while_another_is_free():
+    """Three hops on two cores: two chunks never need more than two at once."""
+    shape = shape_of([layer_of(multiplies=100 * MB, per_token=0)] * 3, activation_bytes=0)
+    mesh = mesh_of(*[node_of("x", cores=2)] * 3)
+
+    def first_s(prompt: int) -> float:
+        hops = hops_of("a 0-1, b 1-2, c 2-3")
+        wanted = Wanted(3000, prompt=prompt)
+        return predict(hops, shape, mesh, wanted, cutting=whole_chunks).first_s
+
+    assert first_s(256) / first_s(128) == pytest.approx(4 / 3, rel=0.02)
+    assert 3 * 8 / 2 <= 3 * first_s(1024) / first_s(128) < 3 * 8
 
 
 def test_a_star_pays_the_way_over_the_gateway_between_hops():
@@ -146,11 +170,12 @@ def test_the_parts_add_up_and_no_time_is_free(seed, chosen):
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(st.integers(0, 10_000), st.randoms(use_true_random=False))
 def test_a_score_is_the_time_of_a_token_and_a_share_of_the_first(seed, chosen):
-    """Exactly so where all chunks cost the same and nothing is drawn."""
+    """Exactly so where all chunks cost the same, nothing is drawn, and nodes share no cores."""
     draw = Draw(seed)
     shape = shape_of([layer_of(MB, per_token=0)] * len(draw.shape.layers))
     wanted = Wanted(2000, prompt=chosen.choice([1, 128, 384]))
-    mesh = mesh_of(*draw.mesh.nodes.values(), head=draw.mesh.head)
+    nodes = [replace(own, cores=0) for own in draw.mesh.nodes.values()]
+    mesh = mesh_of(*nodes, head=draw.mesh.head)
     hops = chosen.choice([*every_plan(mesh, shape)])
 
     made = predict(hops, shape, mesh, wanted, cutting=whole_chunks)

@@ -2,7 +2,8 @@
 
     one token, chain   head -> hop 0 -> hop 1 -> ... -> tail -> head: a sum of ways and steps
     one token, star    head -> hop 0 -> head -> hop 1 -> ... -> head
-    a prompt           chunks follow each other through the hops, each as soon as hop and chunk are
+    a prompt           chunks follow each other through the hops, each as soon as hop, chunk and
+                       as many cores as the node has threads are free
     several sessions   as many groups as hops, each a batch; a node, a machine's cores or the
                        longest way round bounds how often a group comes by
 
@@ -107,7 +108,9 @@ class _Run:
         machines = Machines(mesh)
         shared = machines.shared(hop.node for hop in hops)
         self._shared = [hop.node in shared for hop in hops]
-        self._shares = [machines.share(hop.node, shared=hop.node in shared) for hop in hops]
+        self._room_bytes = [
+            machines.share(hop.node, shared=hop.node in shared).memory_bytes for hop in hops
+        ]
         self._speeds = [speed_of(mesh, hop.node, shape) for hop in hops]
         ways = Ways(mesh, chain=chain)
         places = [HEAD, *(hop.node for hop in hops), HEAD]
@@ -132,7 +135,7 @@ class _Run:
             layers=hop.layers,
             weight_bytes=self._needs.weight_bytes(hop.layers),
             kv_bytes=self._needs.kv_bytes(hop.layers),
-            room_bytes=self._shares[at].memory_bytes,
+            room_bytes=self._room_bytes[at],
             way_s=way_s,
             time=time,
         )
@@ -161,6 +164,7 @@ class _Run:
     def _first_s(self, ends: Sequence[int]) -> float:
         """Let the chunks go over the ways and through the hops, each in its turn."""
         ways_s, hops_s = [0.0] * len(self._ways), [0.0] * len(self._hops)
+        cores = _Cores(self._mesh)
         past, ready_s = 0, 0.0
         for end in ends:
             sizes = self._sizes(end - past)
@@ -169,14 +173,10 @@ class _Run:
             for at, time in enumerate(times):
                 way, size = self._ways[at], sizes[at]
                 ways_s[at] = max(ready_s, ways_s[at]) + size / way.bytes_per_s
-                begins_s = max(ways_s[at] + way.latency_s, hops_s[at])
-                ready_s = hops_s[at] = begins_s + time.total_s * self._slower(at, len(ends))
+                ready_s = max(ways_s[at] + way.latency_s, hops_s[at])
+                ready_s = hops_s[at] = cores.work(self._hops[at].node, ready_s, time.total_s)
             past = end
         return ready_s + self._ways[-1].seconds(TOKEN_BYTES) + self._mesh.head_s
-
-    def _slower(self, at: int, chunks: int) -> float:
-        """Nodes of a machine work side by side on a prompt of several chunks, or one by one."""
-        return self._shares[at].slower if chunks > 1 else 1.0
 
     def _together(self) -> float:
         """Tokens a second of all sessions wanted, once each has its prompt behind it."""
@@ -197,6 +197,30 @@ class _Run:
             if own.cores:
                 work_s[own.machine] += time_s * min(1.0, own.threads / own.cores)
         return max(work_s.values(), default=0.0)
+
+
+class _Cores:
+    """Until when the cores of each machine are taken."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._nodes = mesh.nodes
+        self._free_s = {own.machine: [0.0] * own.cores for own in mesh.nodes.values() if own.cores}
+
+    def work(self, node: NodeId, ready_s: float, lasts_s: float) -> float:
+        """Take a core for each of the node's threads from `ready_s`, or later; return the end.
+
+        A machine that does not tell its cores has enough of them.
+        """
+        own = self._nodes[node]
+        free_s = self._free_s.get(own.machine, [])
+        free_s.sort()
+        threads = min(own.threads, len(free_s))
+        # Those that became free last before it, so that others may begin earlier.
+        first = max(0, sum(at_s <= ready_s for at_s in free_s) - threads)
+        taken = slice(first, first + threads)
+        end_s = max([ready_s, *free_s[taken]]) + lasts_s
+        free_s[taken] = [end_s] * threads
+        return end_s
 
 
 def speed_of(mesh: Mesh, node: NodeId, shape: ModelShape) -> Speed:
