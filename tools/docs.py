@@ -1,6 +1,6 @@
 """Regenerate the pages that are generated, and check that what docs claim is there.
 
-    python tools/docs.py            write docs/pits.md and docs/adr-0022-proof.md, check links
+    python tools/docs.py            write pits.md, adr-0022-proof.md and metrics.md, check links
     python tools/docs.py --check    write nothing; exit 1 if a page is stale or a claim is false
 
 A pit counts as proven if a test's docstring names it ("Pit A01."). A sentence of ADR-0022 is
@@ -16,6 +16,9 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+
+from meshnet.telemetry.families import metrics_page
+from meshnet.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -115,7 +118,11 @@ def broken_links() -> Iterator[str]:
 
 def main() -> int:
     problems: list[str] = []
-    pages = {"pits.md": pits_page(problems), "adr-0022-proof.md": proof_page(problems)}
+    pages = {
+        "pits.md": pits_page(problems),
+        "adr-0022-proof.md": proof_page(problems),
+        "metrics.md": metrics_page(Metrics().families),
+    }
     for name, text in pages.items():
         path = DOCS / name
         if "--check" not in sys.argv:

@@ -63,7 +63,7 @@ def test_events_move_the_metrics_of_their_own_sink_only():
     assert "meshnet_kv_bytes 1000.0" in text
     assert 'meshnet_evictions_total{reason="ttl"} 1.0' in text
     assert 'meshnet_refills_total{reason="unknown_session"} 1.0' in text
-    assert "meshnet_ttft_seconds_count 1.0" in text
+    assert "meshnet_time_to_first_token_seconds_count 1.0" in text
     assert 'meshnet_gateway_requests_total{status="404"} 1.0' in text
     assert 'meshnet_kv_cache_enabled{layers="0-3",model="m"} 0.0' in text
     assert "meshnet_kv_bytes 0.0" in other.metrics.exposition().decode()

@@ -6,15 +6,18 @@ from collections.abc import Callable
 
 from meshnet.core.generation.accounting import GenerationStats
 from meshnet.core.generation.moves import Moved
-from meshnet.core.generation.transcript import Refilling
+from meshnet.core.generation.transcript import Refilling, Reroute
 from meshnet.core.protocol.messages import ForwardRequest, Mode
 from meshnet.core.vocabulary import Route, SessionId
 from meshnet.head.counters import HeadCounters
 from meshnet.telemetry.events import (
+    FailedOver,
     FirstToken,
+    GenerationAsked,
     GenerationFinished,
     GenerationStarted,
     Record,
+    Recovered,
     Refilled,
     SessionMoved,
 )
@@ -38,10 +41,14 @@ class Observation:
         self._session, self._trace = session, trace
         self._began_at = clock()
         self._holding = False
+        self._queue_s: float | None = None
+        self._refill: tuple[str, float] | None = None
+        """The reason of the first refill since the last token, and when it began."""
         self._ttft_s: float | None = None
         self._last_token_s = 0.0
         self._outcome = CANCELLED
         counters.started += 1
+        record(GenerationAsked(session, trace))
 
     @property
     def ttft_s(self) -> float | None:
@@ -52,8 +59,12 @@ class Observation:
         return self._clock() - self._began_at
 
     def started(self, route: Route, prompt_tokens: int) -> None:
-        hops = len(route.hops)
-        self._record(GenerationStarted(self._session, self._trace, hops, prompt_tokens))
+        self._queue_s = self.duration_s
+        self._record(
+            GenerationStarted(
+                self._session, self._trace, len(route.hops), prompt_tokens, self._queue_s
+            )
+        )
 
     def reserving(self) -> None:
         self._hold()
@@ -66,7 +77,13 @@ class Observation:
         self._holding = False
         self._counters.releases += 1
 
+    def rerouting(self, asked: Reroute) -> None:
+        if asked.lost and asked.avoid is not None:
+            self._record(FailedOver(asked.avoid.node, self._session, self._trace))
+
     def refilling(self, refilling: Refilling) -> None:
+        if self._refill is None:
+            self._refill = refilling.reason.value, self._clock()
         self._counters.refills[refilling.reason] += 1
         self._counters.partial_refills += refilling.partial
         self._counters.refilled_positions += refilling.positions
@@ -93,6 +110,9 @@ class Observation:
         if self._ttft_s is None:
             self._ttft_s = self._last_token_s
             self._record(FirstToken(self._ttft_s, self._session, self._trace))
+        if self._refill is not None:
+            (reason, began), self._refill = self._refill, None
+            self._record(Recovered(reason, self._session, self._clock() - began, self._trace))
 
     def finished(self, outcome: str) -> None:
         self._outcome = outcome
@@ -110,6 +130,7 @@ class Observation:
             self._counters.prefills += stats.prefills
             self._counters.reused += stats.reused
             self._counters.inexact += stats.inexact
+        hops = () if stats is None else stats.hops
         self._record(
             GenerationFinished(
                 outcome=self._outcome,
@@ -122,6 +143,9 @@ class Observation:
                 ttft_s=self._ttft_s,
                 decode_s=self._last_token_s - (self._ttft_s or 0.0),
                 inexact=0 if stats is None else stats.inexact,
+                queue_s=self._queue_s,
+                steps=sum(hop.steps for hop in hops),
+                waited_s=sum(hop.wire_s + hop.compute_s for hop in hops),
             )
         )
 

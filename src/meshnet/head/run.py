@@ -144,6 +144,7 @@ class GenerationRun:
             case [Locate() as locate]:
                 return await self._calls.by(deadline, self._calls.locate(locate))
             case [Reroute() as reroute]:
+                self._seen.rerouting(reroute)
                 return await self._calls.by(deadline, self._calls.reroute(reroute))
             case [FindMove() as find]:
                 return await self._calls.by(deadline, self._calls.find_move(find))

@@ -179,7 +179,7 @@ class LoadedShards(Generic[S]):
         if decoded and sessions == self._told_sessions and now - self._told_at < TELL_S:
             return
         self._told_sessions, self._told_at = sessions, now
-        record(SessionsHeld(sessions, self.kv_bytes))
+        record(SessionsHeld(sessions, self.kv_bytes, self._limits.kv_bytes_max))
 
     def check_integrity(self) -> None:
         for loaded in self._by_model.values():

@@ -38,6 +38,7 @@ class SessionsHeld:
 
     sessions: int
     kv_bytes: int
+    kv_bytes_max: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +88,22 @@ class ShardFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class GenerationAsked:
+    """A generation waits for places; GenerationStarted or GenerationFinished follows."""
+
+    session: str
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationStarted:
+    """Every hop holds a place, `queue_s` after it was asked for."""
+
     session: str
     request: str | None
     hops: int
     prompt_tokens: int
+    queue_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +119,25 @@ class Refilled:
     request: str | None = None
     positions: int = 0
     partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The first token after a refill came, `duration_s` after its beginning."""
+
+    reason: str
+    session: str
+    duration_s: float
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FailedOver:
+    """A hop of a generation is lost, and a route around it is looked for."""
+
+    node: str
+    session: str
+    request: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +174,12 @@ class GenerationFinished:
     """From the first token to the last, as they were there for the consumer."""
     inexact: int = 0
     """Hops of another arithmetic that took part half-way."""
+    queue_s: float | None = None
+    """None: it never got its places."""
+    steps: int = 0
+    """Steps of hops, those of each counted."""
+    waited_s: float = 0.0
+    """For them, by the head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +257,11 @@ Event = (
     | ShardLoaded
     | ShardDegraded
     | ShardFailed
+    | GenerationAsked
     | GenerationStarted
     | Refilled
+    | Recovered
+    | FailedOver
     | SessionMoved
     | FirstToken
     | GenerationFinished

@@ -23,6 +23,7 @@ from meshnet.telemetry.events import (
     FirstToken,
     ForwardServed,
     GatewayAnswered,
+    GenerationAsked,
     GenerationStarted,
     Record,
     RegistryAway,
@@ -93,7 +94,9 @@ def _fields(event: Event) -> dict[str, Any]:
 
 def _level_of(event: Event) -> int:
     match event:
-        case ForwardServed(outcome="ok") | SessionsHeld() | FirstToken() | GenerationStarted():
+        case ForwardServed(outcome="ok") | SessionsHeld() | FirstToken():
+            return logging.DEBUG
+        case GenerationAsked() | GenerationStarted():
             return logging.DEBUG
         case SessionEvicted(reason="released"):
             return logging.DEBUG

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from meshnet.telemetry.events import ForwardServed
+from meshnet.telemetry.families import NODE, Family
 
 STEP_BUCKETS_S = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
@@ -80,32 +81,44 @@ class StepTallies(Collector):
             tallies.queue.add(event.queue_s)
             self._batch.add(event.batch)
 
+    @property
+    def families(self) -> tuple[Family, ...]:
+        return (SERVED, POSITIONS, STEP, COMPUTE, QUEUE, BATCH)
+
     def collect(self) -> Iterator[Metric]:
         """What prometheus_client asks for at a scrape."""
-        served = CounterMetricFamily(
-            "meshnet_forward_requests", "Steps served by this node", labels=("mode", "outcome")
-        )
+        served = CounterMetricFamily(SERVED.name, SERVED.text, labels=SERVED.labels)
         for labels, count in self._served.items():
             served.add_metric(labels, count)
         yield served
-        yield CounterMetricFamily(
-            "meshnet_positions", "Positions that this node's layers ran", value=self._positions
-        )
-        step = _family("meshnet_step_seconds", "Time of a step in this node, queue included")
-        compute = _family("meshnet_compute_seconds", "Time of a step in the shard's layers")
-        queue = _family("meshnet_queue_seconds", "Time that a step waited for the device")
+        yield CounterMetricFamily(POSITIONS.name, POSITIONS.text, value=self._positions)
+        step, compute, queue, batch = map(_histogram, (STEP, COMPUTE, QUEUE, BATCH))
         for mode, tallies in self._modes.items():
             tallies.step.told(step, (mode,))
             tallies.compute.told(compute, (mode,))
             if tallies.queue:
                 tallies.queue.told(queue, (mode,))
-        yield from (step, compute, queue)
-        batch = HistogramMetricFamily(
-            "meshnet_batch_steps", "Steps in the batch that a step ran in", labels=()
-        )
         self._batch.told(batch, ())
-        yield batch
+        yield from (step, compute, queue, batch)
 
 
-def _family(name: str, text: str) -> HistogramMetricFamily:
-    return HistogramMetricFamily(name, text, labels=("mode",))
+def _timed(name: str, text: str) -> Family:
+    return Family(name, "histogram", text, ("mode",), NODE)
+
+
+SERVED = Family(
+    "meshnet_forward_requests", "counter", "Steps served by this node", ("mode", "outcome"), NODE
+)
+POSITIONS = Family(
+    "meshnet_positions", "counter", "Positions that this node's layers ran", (), NODE
+)
+STEP = _timed("meshnet_step_seconds", "Time of a step in this node, queue included")
+COMPUTE = _timed("meshnet_compute_seconds", "Time of a step in the shard's layers")
+QUEUE = _timed("meshnet_queue_seconds", "Time that a step waited for the device")
+BATCH = Family(
+    "meshnet_batch_steps", "histogram", "Steps in the batch that a step ran in", (), NODE
+)
+
+
+def _histogram(family: Family) -> HistogramMetricFamily:
+    return HistogramMetricFamily(family.name, family.text, labels=family.labels)
