@@ -292,7 +292,12 @@ def test_telemetry_hears_of_start_first_token_and_end():
             await collect(head, request(tokens_max=3))
 
         kinds = [type(event).__name__ for event in told]
-        assert kinds == ["GenerationStarted", "FirstToken", "GenerationFinished"]
+        assert kinds == [
+            "GenerationAsked",
+            "GenerationStarted",
+            "FirstToken",
+            "GenerationFinished",
+        ]
         last = told[-1]
         assert isinstance(last, GenerationFinished)
         assert (last.outcome, last.tokens, last.refills, last.session) == ("length", 3, 0, "h-0")

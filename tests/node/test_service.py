@@ -231,7 +231,7 @@ async def test_every_request_is_told_with_its_outcome_and_without_its_ids(whole:
         ("prefill", "ok", "r1"),
         ("decode", "cache_miss", None),
     ]
-    assert SessionsHeld(1, 3 * LAYERS * LAYER_BYTES_PER_TOKEN) in whole.events
+    assert SessionsHeld(1, 3 * LAYERS * LAYER_BYTES_PER_TOKEN, 2**20) in whole.events
 
 
 async def test_sessions_end_by_time_and_the_node_tells_it(whole: Bench) -> None:
