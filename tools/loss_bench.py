@@ -66,12 +66,12 @@ def main() -> int:
 
 def _as_it_must_be(what: str, runs: Runs) -> bool:
     losses = [loss for _, each in runs.values() for loss in each]
-    if not all(loss.equal for loss in losses):
+    if not all(loss.equal and loss.refills for loss in losses):
         return False
-    if what == "stuck":  # a fault of a link may end before anyone has noticed
-        allowed = _allowed_s(runs)
-        return all(loss.gap_s <= allowed for loss in losses)
-    return all(loss.refills for loss in losses) and not any(_old_positions(what, runs))
+    if what == "stuck":
+        allowed_s = _allowed_s(runs)
+        return all(loss.gap_s <= allowed_s for loss in losses)
+    return not any(_old_positions(what, runs))
 
 
 async def _measure(subject: Subject, model: Path, asked: argparse.Namespace) -> Runs:

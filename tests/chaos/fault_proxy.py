@@ -64,6 +64,11 @@ class Weather:
 
 
 CLEAR = Weather()
+# Both ways: a step of a chain is there, from a node to the next, and nothing of it comes back.
+SHUT = Weather(there=Passage.SHUT, back=Passage.SHUT)
+HALF_THEN_SHUT = Weather(there=Passage.HALF_THEN_SHUT, back=Passage.HALF_THEN_SHUT)
+HALF_THEN_RESET = Weather(there=Passage.HALF_THEN_RESET, back=Passage.HALF_THEN_RESET)
+TRICKLE = Weather(bytes_per_s=1.0)
 
 
 class Way(Enum):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.chaos.chats import Answer, Ask, Verdict, judge, stream
-from tests.chaos.fault_proxy import CLEAR, Passage, Weather
+from tests.chaos.fault_proxy import CLEAR, HALF_THEN_RESET, HALF_THEN_SHUT, SHUT, TRICKLE
 from tests.chaos.lab import CONTINUE, KILL, STOP, Lab, Mesh
 from tests.chaos.subjects import Subject
 
@@ -30,10 +30,10 @@ AFTER_A_STOP_TOKENS = 8
 """So many tokens later a stopped node goes on, and what it had begun comes late."""
 
 STUCK = {
-    "nothing passes": Weather(there=Passage.SHUT, back=Passage.SHUT),
-    "half a message, then silence": Weather(back=Passage.HALF_THEN_SHUT),
-    "half a message, then a reset": Weather(back=Passage.HALF_THEN_RESET),
-    "one byte a second": Weather(bytes_per_s=1.0),
+    "nothing passes": SHUT,
+    "half a message, then silence": HALF_THEN_SHUT,
+    "half a message, then a reset": HALF_THEN_RESET,
+    "one byte a second": TRICKLE,
 }
 STOPPED = "stopped, and continued"
 

@@ -16,7 +16,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from tests.chaos.fault_proxy import Passage, Weather
+from tests.chaos.fault_proxy import (
+    HALF_THEN_RESET,
+    HALF_THEN_SHUT,
+    SHUT,
+    TRICKLE,
+    Passage,
+    Weather,
+)
 
 
 class Fault(Enum):
@@ -59,12 +66,12 @@ OF_CLIENTS = frozenset({Fault.HANG_UP})
 OF_LINKS = frozenset(Fault) - OF_NODES - OF_HEADS - OF_CLIENTS
 
 WEATHERS = {
-    Fault.PARTITION: Weather(there=Passage.SHUT, back=Passage.SHUT),
+    Fault.PARTITION: SHUT,
     Fault.DEAF: Weather(there=Passage.SHUT),
     Fault.MUTE: Weather(back=Passage.SHUT),
-    Fault.HALF_BODY: Weather(back=Passage.HALF_THEN_RESET),
-    Fault.HALF_SILENT: Weather(back=Passage.HALF_THEN_SHUT),
-    Fault.TRICKLE: Weather(bytes_per_s=1.0),
+    Fault.HALF_BODY: HALF_THEN_RESET,
+    Fault.HALF_SILENT: HALF_THEN_SHUT,
+    Fault.TRICKLE: TRICKLE,
 }
 
 
