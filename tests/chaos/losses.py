@@ -135,7 +135,7 @@ class Stage:
                 nonlocal finding, victim, struck_at
                 self._note(count)
                 if finding is None:
-                    finding = group.create_task(self._victim())
+                    finding = group.create_task(self._victim(before))
                 elif count >= at and finding.done() and not victim:
                     victim, struck_at = finding.result(), count
                     group.create_task(strike(victim))
@@ -192,10 +192,10 @@ class Stage:
     def _equal(self, answer: Answer, calm: Calm) -> bool:
         return judge(answer, calm.answer.told, head_died=False)[0] is Verdict.RIGHT
 
-    async def _victim(self) -> str:
-        """The one of the two whom the stream runs through."""
-        held = {name: (await self.lab.node(name))["sessions"] for name in self._twins}
-        return max(self._twins, key=lambda name: held[name])
+    async def _victim(self, before: Work) -> str:
+        """The one of the two whom the stream runs through: what it holds may be older."""
+        steps = {name: (await self.lab.node(name))["steps"] for name in self._twins}
+        return max(self._twins, key=lambda name: steps[name] - before[name].steps)
 
     async def _work(self) -> Work:
         found = dict.fromkeys(self.lab.mesh.nodes, Done())

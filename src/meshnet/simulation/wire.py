@@ -110,7 +110,7 @@ class SimHopClient:
         if self._streaming and self._offered.get(node) and fits(request) and not self.silenced:
             return await self._forward_by_stream(node, request, timeout_s)
         if self._legacy:
-            request = replace(request, attempt=None, prefix=None, wire=0)
+            request = replace(request, attempt=None, prefix=None, truncate=False, wire=0)
         headers, parts = encode_request(request)
         body = b"".join(parts)
 

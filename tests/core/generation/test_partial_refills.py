@@ -128,6 +128,18 @@ def test_the_hop_before_the_lost_one_sends_again_what_left_it_and_the_step_goes_
     assert {hop.node: hop.positions for hop in stats.hops}["node0"] == 3 + 1 + 1 + 1
 
 
+def test_a_step_that_still_ran_when_its_hop_was_asked_is_taken_back():
+    """It told the length before, and counted the step in right after."""
+    talk = talk_of()
+    lose_middle(talk, with_spare(talk.machine.route, 1))
+    survive(talk, 3, None, 3)
+    talk.reply(replayed(3))
+    talk.reply(filled(3))
+
+    assert asked(talk.open) == ("node0", Mode.DECODE, 3, (7,))
+    assert talk.open.request.truncate
+
+
 def test_what_is_sent_again_goes_in_chunks_one_behind_the_other():
     talk = talk_of(prompt=(1, 2, 3, 4, 5))
     while talk.tokens != [7]:
@@ -161,7 +173,6 @@ def test_ids_enter_a_new_first_hop():
     assert talk.open.request.sampling is not None
     talk.reply(filled(3))
     assert asked(talk.open) == (SPARE, Mode.DECODE, 3, (7,))
-    assert not talk.open.request.truncate
 
 
 def test_a_new_tail_draws_nothing_while_it_is_filled():

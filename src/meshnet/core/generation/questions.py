@@ -129,7 +129,8 @@ class Questions:
         """Begin a new attempt with what survived: fill the other hops, then go on."""
         self.attempt += 1
         self.filling_since = now
-        self._sequence.survive(salvaged.held)
+        # A step that ran when a hop told its length may still be counted in there.
+        self._sequence.survive(salvaged.held + self.route.truncate)
         self._unfilled = deque(salvaged.spans)
         return self._next_filled(now)
 

@@ -226,7 +226,7 @@ class TokenSequence:
                 prefix=digest.hex if past else None,
             )
             if not steps:
-                step = replace(step, truncate=past < self._held, adopt=self._adopt)
+                step = replace(step, truncate=0 < past < self._held, adopt=self._adopt)
             steps.append(step)
             if step.want_token:
                 break
