@@ -18,7 +18,7 @@ from tests.processes import command
 from meshnet.cli.app import build_app
 from meshnet.cli.plan_file import LIMITS, mesh_of, mesh_values, read_file
 from meshnet.cli.plan_shown import print_plan
-from meshnet.core.planning import Mesh, Plan, Wanted, plan
+from meshnet.core.planning import Attention, Mesh, Plan, Wanted, plan
 from meshnet.core.protocol.fields import print_object, read_object
 from meshnet.core.vocabulary import BadField, MeshnetError, NodeId
 
@@ -54,12 +54,14 @@ def test_people_are_told_the_layout_the_memory_the_speed_and_who_is_left_out(
     )  # fmt: skip
 
     assert told.returncode == 0, told.stderr
-    first, titles, hop, predicted, left = told.stdout.splitlines()
+    first, titles, hop, cache, predicted, left = told.stdout.splitlines()
     assert "in int8, 1 session(s) of 64 tokens, over 1 of 2 nodes" in first
     assert titles.split() == [
         "node", "layers", "weights", "KV", "cache", "room", "token,", "ms", "way,", "ms"
     ]  # fmt: skip
     assert hop.split()[:2] == ["http://10.0.0.1:9001", "0-4"]
+    kv_token_bytes = Attention(layers=4, kv_heads=2, head_dim=16, element_bytes=4).token_bytes
+    assert cache.startswith(f"KV cache: {kv_token_bytes:,} bytes a token, ")
     assert predicted.startswith("predicted: ")
     assert "tokens/s behind 64 tokens, first token in" in predicted
     assert left.startswith("left out: http://10.0.0.2:9001: with it a token would take ")
@@ -161,7 +163,7 @@ def test_of_many_nodes_left_out_the_first_are_named_and_a_missed_plan_is_owned_u
 
     told = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert told[2].startswith("http://[fe80::")
-    assert told[4].startswith("all 2 sessions: ")
-    assert told[5] == "among so many nodes a better plan may have been missed"
+    assert told[5].startswith("all 2 sessions: ")
+    assert told[6] == "among so many nodes a better plan may have been missed"
     assert sum(line.startswith("left out: http://[fe80::") for line in told) == 16
     assert told[-1] == "left out: 3 others (--json names them)"

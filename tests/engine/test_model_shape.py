@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from tests.families import FAMILIES, LAYERS, SHARING, save_family
 
+from meshnet.core.planning import Attention
 from meshnet.core.protocol.marks import MARKS_MAX
 from meshnet.core.vocabulary import LayerRange, ModelError, WeightFormat
+from meshnet.engine.checkpoint import read_config
 from meshnet.engine.loading import load_shard
 from meshnet.engine.model_shape import model_shape
 
@@ -118,3 +120,17 @@ def test_a_shape_needs_no_weights(saved, tmp_path):
 def test_a_directory_without_a_configuration_is_refused(tmp_path):
     with pytest.raises(ModelError, match=r"no config\.json"):
         model_shape(tmp_path, WeightFormat.INT8)
+
+
+def test_adr_0022s_rule_of_thumb_is_what_a_plain_model_takes(saved):
+    shape = model_shape(saved("llama-tied"), WeightFormat.INT8)
+    config = read_config(saved("llama-tied"))
+    rule = Attention(
+        layers=LAYERS, kv_heads=config.num_key_value_heads, head_dim=config.head_dim,
+        element_bytes=4,
+    )  # fmt: skip
+
+    assert shape.kv_token_bytes == rule.token_bytes
+    for tokens in TOKENS:
+        whole = shape.kv_bytes_of(LayerRange(0, LAYERS), context=tokens, sessions=3)
+        assert whole == rule.kv_bytes(tokens=tokens, sessions=3)

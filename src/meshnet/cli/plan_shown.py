@@ -25,6 +25,8 @@ def print_plan(console: Console, shape: ModelShape, wanted: Wanted, made: Plan) 
         f" {wanted.context} tokens, over {len(made.hops)} of {nodes} nodes"
     )
     show_table(console, _table(predicted.hops))
+    kv_bytes = sum(hop.kv_bytes for hop in predicted.hops)
+    say(f"KV cache: {shape.kv_token_bytes:,} bytes a token, {bytes_text(kv_bytes)} in all")
     say(
         f"predicted: {predicted.tokens_per_s:.1f} tokens/s behind {wanted.prompt} tokens,"
         f" first token in {predicted.first_s:.2f} s"

@@ -154,6 +154,7 @@ def plan_values(shape: ModelShape, wanted: Wanted, made: Plan) -> dict[str, Any]
         "context": wanted.context,
         "sessions": wanted.sessions,
         "prompt": wanted.prompt,
+        "kv_token_bytes": shape.kv_token_bytes,
         "hops": [_hop_values(hop) for hop in predicted.hops],
         "back_s": predicted.back_s,
         "head_s": predicted.head_s,

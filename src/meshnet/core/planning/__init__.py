@@ -10,10 +10,12 @@ from meshnet.core.planning.predicting import (
     predict,
 )
 from meshnet.core.planning.shape import LayerShape, ModelShape, Wanted
+from meshnet.core.planning.sizing import Attention
 from meshnet.core.planning.times import HopTime
 
 __all__ = [
     "HEAD",
+    "Attention",
     "Cutting",
     "HopPrediction",
     "HopTime",

@@ -84,6 +84,11 @@ class ModelShape:
         whole = self.embedding_bytes * first + self.head_bytes * last
         return whole - self.shared_bytes * (first and last)
 
+    @property
+    def kv_token_bytes(self) -> int:
+        """What one more token of a session takes, on all nodes together."""
+        return sum(layer.kv_bytes.per_token for layer in self.layers)
+
     def kv_bytes_of(self, layers: LayerRange, *, context: int, sessions: int) -> int:
         """What sessions of `context` tokens take on a node of these layers."""
         held = self.layers[layers.start : layers.stop]
