@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import configparser
-import os
 import re
 import shlex
 import shutil
@@ -16,8 +15,8 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.joining import free_port
+from tests.documented import ROOT, Shell, sections
 from tests.mesh.etcd import etcd, needs_etcd
-from tests.processes import unset
 from typer.main import get_command
 
 from meshnet.cli.app import build_app
@@ -26,7 +25,6 @@ from meshnet.mesh.registry.etcd import EtcdRegistry
 from meshnet.mesh.registry.etcd_gateway import EtcdAccess, EtcdGateway
 from meshnet.mesh.registry.ports import RegistryLost
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "etcd-systemd.md"
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
 SHARED = ("User", "CacheDirectory", "StateDirectory")
@@ -34,52 +32,7 @@ SHARED = ("User", "CacheDirectory", "StateDirectory")
 
 def commands() -> list[list[str]]:
     """The commands of each block of the page."""
-    blocks = re.findall(r"```console\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    return [[line.removeprefix("$ ") for line in block.splitlines()] for block in blocks]
-
-
-class Shell:
-    """Runs commands of the page on other ports, with a `meshnet` that is this checkout's."""
-
-    def __init__(self, directory: Path, stack: ExitStack, changes: dict[str, str]) -> None:
-        self._directory, self._stack, self._changes = directory, stack, changes
-        program = directory / "bin" / "meshnet"
-        program.parent.mkdir()
-        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m meshnet "$@"\n')
-        program.chmod(0o755)
-        self.environment = {
-            **unset(),
-            "PATH": f"{program.parent}:{os.environ['PATH']}",
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "OMP_NUM_THREADS": "1",
-            "COLUMNS": "120",
-        }
-
-    def run(self, line: str) -> str:
-        told = subprocess.run(
-            ["bash", "-ec", self._changed(line)],
-            env=self.environment, cwd=self._directory, capture_output=True, text=True,
-            timeout=120, check=False,
-        )  # fmt: skip
-        assert told.returncode == 0, f"{line}\n{told.stdout}\n{told.stderr}"
-        return told.stdout
-
-    def start(self, line: str) -> subprocess.Popen[bytes]:
-        """Start what the page lets run behind; it ends with the test."""
-        words = self._changed(line.removesuffix(" &"))
-        process = subprocess.Popen(
-            ["bash", "-c", f"exec {words}"],
-            env=self.environment, cwd=self._directory,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        self._stack.callback(process.wait)
-        self._stack.callback(process.terminate)
-        return process
-
-    def _changed(self, line: str) -> str:
-        for there, here in self._changes.items():
-            line = line.replace(there, here)
-        return line
+    return [list(c) for section in sections(PAGE) for _, c in section.blocks]
 
 
 @contextmanager

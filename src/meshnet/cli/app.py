@@ -36,7 +36,6 @@ def build_app() -> typer.Typer:
         no_args_is_help=True,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
-        add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)

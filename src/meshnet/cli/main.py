@@ -61,7 +61,8 @@ def main() -> None:
 def _run(arguments: list[str]) -> None:
     from meshnet.cli.app import build_app
 
-    build_app()(arguments)
+    # Named, since shells complete `meshnet`, however it was started.
+    build_app()(arguments, prog_name="meshnet")
 
 
 def _not_text(arguments: Sequence[str]) -> int | None:
