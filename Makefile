@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
-.PHONY: scale help setup demo test test-chaos test-etcd test-page check slow bench peers docs families clean
+.PHONY: scale help setup demo test test-chaos test-docs test-etcd test-page test-wheel check slow bench peers docs site families clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -44,6 +44,12 @@ test-page: setup ## The web page in a browser: chat, stop, a node killed; minute
 	@$(BIN)/python -m tools.browser
 	@$(BIN)/python -m pytest -q -m page
 
+test-wheel: setup ## Build wheel and sdist, install the wheel in a clean environment, run a mesh; minutes
+	@$(BIN)/python -m pytest -q -m wheel --timeout 1800
+
+test-docs: setup ## Run every command of the docs, over loopback; minutes
+	@$(BIN)/python -m pytest -q tests/docs -m 'slow or not slow'
+
 test-chaos: setup ## Storms of faults over real processes in network namespaces; an hour and less
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tools.chaos --events 51 --out benchmarks/results
 
@@ -67,7 +73,11 @@ peers: setup ## Build llama.cpp's servers, which the benchmarks run beside ours 
 	@$(BIN)/python -m tools.peers
 
 docs: setup ## Regenerate the pages that are generated, and check the rest
-	@$(BIN)/python tools/docs.py
+	@$(BIN)/python -m tools.docs
+
+site: setup ## Build the docs as a site under site/; warnings are errors
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@$(BIN)/python -m tools.docs_site
 
 families: setup ## Run every family split against unsplit, and write docs/families.md
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tools.family_matrix --write docs/families.md

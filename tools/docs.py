@@ -1,7 +1,7 @@
 """Regenerate the pages that are generated, and check that what docs claim is there.
 
-    python tools/docs.py            write pits.md, adr-0022-proof.md and metrics.md, check links
-    python tools/docs.py --check    write nothing; exit 1 if a page is stale or a claim is false
+    python -m tools.docs            write the pages that are generated, check links
+    python -m tools.docs --check    write nothing; exit 1 if a page is stale or a claim is false
 
 A pit counts as proven if a test's docstring names it ("Pit A01."). A sentence of ADR-0022 is
 proven by the tests that docs/adr-0022-proof.toml lists for it; both must exist.
@@ -16,6 +16,8 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+
+from tools.protocol_page import protocol_page
 
 from meshnet.telemetry.families import metrics_page
 from meshnet.telemetry.metrics import Metrics
@@ -122,6 +124,7 @@ def main() -> int:
         "pits.md": pits_page(problems),
         "adr-0022-proof.md": proof_page(problems),
         "metrics.md": metrics_page(Metrics().families),
+        "protocol.md": protocol_page(),
     }
     for name, text in pages.items():
         path = DOCS / name
