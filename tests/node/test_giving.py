@@ -10,10 +10,17 @@ from tests.node.bench import LAYERS, PROMPT, SESSION, Bench, Gate, other_session
 
 from meshnet.core.protocol.digest import PrefixDigest
 from meshnet.core.protocol.messages import Code
-from meshnet.core.protocol.moving import LayerReply, LayerRequest
-from meshnet.core.vocabulary import MissReason, ModelId, SessionId
+from meshnet.core.protocol.moving import LayerReply, LayerRequest, TakeRequest
+from meshnet.core.vocabulary import (
+    LayerRange,
+    MissReason,
+    ModelId,
+    NodeId,
+    SamplingParams,
+    SessionId,
+)
 from meshnet.node import moving
-from meshnet.simulation.toy_shard import TOY_MODEL
+from meshnet.simulation.toy_shard import TOY_MODEL, ToyShard
 
 
 def asked(layer: int = 0, tokens: tuple[int, ...] = PROMPT, **fields: object) -> LayerRequest:
@@ -71,3 +78,25 @@ async def test_layers_that_are_asked_for_at_once_are_bounded_in_number_and_in_ti
 
     assert isinstance(first.result(), LayerReply)
     assert isinstance(await give(asked(1)), LayerReply)
+
+
+@pytest.mark.parametrize("side", ["give", "take"])
+async def test_a_timeout_inside_is_not_taken_for_the_deadline(
+    whole: Bench, side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a shard that fails would be told as one that is slow, and never be looked into."""
+    await whole.prefilled()
+
+    def late(*_: object) -> None:
+        raise TimeoutError("of a device")
+
+    monkeypatch.setattr(ToyShard, "export_layer", late)
+    monkeypatch.setattr(ToyShard, "new_state", late)
+    moves = whole.service.moves
+    taken = TakeRequest(
+        SessionId("t"), NodeId("giver"), LayerRange(0, LAYERS), 1, PROMPT, TOY_MODEL, "toy",
+        SamplingParams(), deadline_ms=60_000,
+    )  # fmt: skip
+
+    with pytest.raises(TimeoutError, match="of a device"):
+        await (moves.give(asked()) if side == "give" else moves.take(taken))

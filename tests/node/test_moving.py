@@ -291,6 +291,25 @@ async def test_a_session_that_does_not_come_in_time_is_given_up(
     assert not there.kv_sessions(TOY_MODEL).running(SESSION)
 
 
+async def test_a_giver_that_is_gone_is_not_waited_for_until_all_should_have_come(
+    whole: Bench, other: BenchThread
+) -> None:
+    await whole.prefilled()
+    waits: list[float] = []
+
+    class Noting(Line):
+        async def layer(
+            self, node: NodeId, request: LayerRequest, timeout_s: float, *, bytes_max: int
+        ) -> LayerReply | Refusal:
+            waits.append(timeout_s)
+            return await super().layer(node, request, timeout_s, bytes_max=bytes_max)
+
+    await receiver(other, Noting(whole.service)).moves.take(order())
+
+    assert len(waits) == LAYERS
+    assert max(waits) < order().deadline_ms / 1000 / 3
+
+
 class Unmoving(ToyShard):
     """A shard of a kind whose sessions nobody can export."""
 

@@ -23,7 +23,15 @@ from meshnet.core.generation.transcript import (
 )
 from meshnet.core.protocol.messages import Refusal
 from meshnet.core.protocol.moving import TakeRequest
-from meshnet.core.vocabulary import Hop, HopLost, ModelId, Route, SamplingParams, SessionDescription
+from meshnet.core.vocabulary import (
+    Hop,
+    HopLost,
+    ModelId,
+    NodeId,
+    Route,
+    SamplingParams,
+    SessionDescription,
+)
 from meshnet.head.client import HopClient
 from meshnet.head.directory import PLAIN, Directory
 
@@ -131,16 +139,39 @@ class Calls:
     async def take_over(self, asked: TakeOver) -> TakenOver:
         """Tell all hops at the same time."""
 
-        async def taken(hop: Hop, order: TakeRequest) -> SessionDescription | HopLost:
+        async with asyncio.TaskGroup() as taking:
+            tasks = [
+                taking.create_task(self._taken(hop.node, order, asked))
+                for hop, order in asked.orders
+            ]
+        return TakenOver(tuple(task.result() for task in tasks))
+
+    async def _taken(
+        self, node: NodeId, order: TakeRequest, asked: TakeOver
+    ) -> SessionDescription | HopLost:
+        """Let one node take the session over, for as long as it gives signs of life."""
+
+        async def taken() -> SessionDescription | HopLost:
             try:
-                answer = await self._client.take(hop.node, order, asked.timeout_s)
+                answer = await self._client.take(node, order, asked.timeout_s)
             except HopLost as lost:
                 return lost
             return HopLost(answer.message) if isinstance(answer, Refusal) else answer
 
-        async with asyncio.TaskGroup() as taking:
-            tasks = [taking.create_task(taken(hop, order)) for hop, order in asked.orders]
-        return TakenOver(tuple(task.result() for task in tasks))
+        async def silent() -> HopLost:
+            while True:
+                await asyncio.sleep(asked.alive_s)
+                try:
+                    await self._client.session(node, order.session, asked.alive_s)
+                except HopLost as lost:
+                    return lost
+
+        async with asyncio.TaskGroup() as group:
+            tasks = (group.create_task(taken()), group.create_task(silent()))
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                task.cancel()
+        return next(task.result() for task in tasks if task in ended)
 
     async def nothing(self) -> Tick:
         """Wait for whatever ends the wait from outside."""

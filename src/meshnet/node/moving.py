@@ -56,6 +56,9 @@ WAITING_MAX = 64
 """Sessions that come or wait for their turn, and layers that are asked for at once."""
 GIVE_S = 30.0
 """How long a layer waits for those that were asked for before."""
+LAYER_S, BYTES_PER_S_MIN = 15.0, 2e6
+"""How long a receiver waits for one layer, and so much longer for its bytes: a giver that is gone
+is not waited for until the whole session should have come."""
 BUSY_S = 0.02
 """How long to wait for a step of the session that still runs on its giver."""
 
@@ -135,18 +138,24 @@ class SessionMoves(Generic[S]):
             return Refusal(Code.NO_ROOM, f"{WAITING_MAX} layers are asked for", RETRY_AFTER_S)
         self._gives += 1
         try:
-            async with asyncio.timeout(GIVE_S):
-                await self._export.acquire()
+            if not await self._turn_to_give():
+                return Refusal(Code.DEADLINE, f"other layers were copied for {GIVE_S:g} s")
             try:  # without a deadline: who is torn from an export loses its session
                 return await self._give(request)
             finally:
                 self._export.release()
-        except TimeoutError:
-            return Refusal(Code.DEADLINE, f"other layers were copied for {GIVE_S:g} s")
         except MeshnetError as error:
             return refusal_of(error)
         finally:
             self._gives -= 1
+
+    async def _turn_to_give(self) -> bool:
+        """Wait until no other layer is copied; False: that took too long."""
+        try:
+            async with asyncio.timeout(GIVE_S):
+                return await self._export.acquire()
+        except TimeoutError:
+            return False
 
     async def _give(self, request: LayerRequest) -> LayerReply:
         loaded = self._shards.of(request.model)
@@ -227,9 +236,11 @@ class SessionMoves(Generic[S]):
             return Refusal(Code.NO_ROOM, f"{WAITING_MAX} sessions come already", RETRY_AFTER_S)
         self._takes += 1
         try:
-            async with asyncio.timeout(request.deadline_ms / 1000), self._turns:
+            async with asyncio.timeout(request.deadline_ms / 1000) as deadline, self._turns:
                 return await self._take(request)
         except TimeoutError:
+            if not deadline.expired():  # somebody else's
+                raise
             return Refusal(Code.DEADLINE, "the session did not come in time")
         except Refused as refused:
             return refused.refusal
@@ -323,7 +334,7 @@ class SessionMoves(Generic[S]):
     async def _reply(
         self, request: TakeRequest, asked: LayerRequest, bytes_max: int
     ) -> LayerReply | Refusal:
-        timeout_s = request.deadline_ms / 1000
+        timeout_s = min(request.deadline_ms / 1000, LAYER_S + bytes_max / BYTES_PER_S_MIN)
         try:
             return await self._givers.layer(request.giver, asked, timeout_s, bytes_max=bytes_max)
         except HopLost as lost:

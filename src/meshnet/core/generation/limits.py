@@ -45,6 +45,8 @@ class MoveLimits:
     """To find another way."""
     take_s: float = 60.0
     """To take the session over; its client waits so long at most."""
+    alive_s: float = 5.0
+    """A node that takes it over is asked so often for a sign of life, and given so long for it."""
     again_s: float = 2.0
     """From a move that failed to the next try."""
     tries_max: int = 3

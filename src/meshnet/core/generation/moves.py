@@ -28,10 +28,14 @@ class MoveFound:
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """Tell these hops, all at once, to take the session over; answer with `TakenOver`."""
+    """Tell these hops, all at once, to take the session over; answer with `TakenOver`.
+
+    A hop that gives no sign of life for `alive_s`, asked every `alive_s`, is lost.
+    """
 
     orders: tuple[tuple[Hop, TakeRequest], ...]
     timeout_s: float
+    alive_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class RelocatingGeneration(Generation):
         self._state = replace(
             state, until=now + timeout_s, route=found.route, orders=orders, bytes=moved_bytes
         )
-        return [TakeOver(orders, timeout_s)]
+        return [TakeOver(orders, timeout_s, self._limits.move.alive_s)]
 
     def _pays(self, takings: Sequence[Taking], route: Route, length: int) -> bool:
         if self._failed >= self._limits.move.tries_max:
