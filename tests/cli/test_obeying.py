@@ -95,3 +95,54 @@ def test_a_node_that_failed_says_so_until_it_holds_what_it_was_told(
         assert shard.weights == "fp32", "its own format, for it was told none"
 
     run(main, 0)
+
+
+async def tell(registry: SqliteRegistry, told: Assignments) -> Assignments:
+    known = await registry.get(ASSIGNMENTS)
+    before = None if known is None else known.revision
+    assert await registry.compare_and_set(ASSIGNMENTS, before, encode_assignments(told))
+    return told
+
+
+async def become(registry: SqliteRegistry, state: MemberState, layers: LayerRange) -> None:
+    """Wait until the node says so, and fail if it cannot."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        leased = (await registry.snapshot()).members.get(OWN.node)
+        if leased is not None:
+            assert not leased.member.failure
+            if (leased.member.state, leased.member.layers) == (state, layers):
+                return
+
+
+def test_a_node_that_drains_obeys_when_it_goes_on(tiny_model_dir: Path, tmp_path: Path):
+    """Else an assignment that crosses a drain would take its layers from under the chats."""
+    wanted = Assignments(ModelId(tiny_model_dir.name), str(tiny_model_dir), "auto")
+    first, second = LayerRange(0, 2), LayerRange(2, 4)
+
+    async def main():
+        registry = sqlite_registry()
+        place, obeying, service = obedience(registry, tmp_path)
+
+        def drain(*, undo: bool = False) -> None:
+            service.moves.drain(undo=undo)
+            place.drain(undo=undo)
+
+        async with asyncio.TaskGroup() as tasks:
+            ready = asyncio.Event()
+            running = [tasks.create_task(each) for each in (place.run(), obeying.run(ready.set))]
+            told = await tell(registry, wanted.changed({OWN.node: first}))
+            await become(registry, MemberState.LOADING, first)
+            drain()
+            await ready.wait()
+            await become(registry, MemberState.DRAINING, first)
+            await tell(registry, told.changed({OWN.node: second}))
+            await asyncio.sleep(20 * LOAD_S)
+            await become(registry, MemberState.DRAINING, first)
+            assert [shard.layers for shard in service.describe().shards] == [first]
+            drain(undo=True)
+            await become(registry, MemberState.READY, second)
+            for task in running:
+                task.cancel()
+
+    run(main, 0)

@@ -108,6 +108,7 @@ class MeshPlace:
         """`peers` are kept up to date, and `known`, all members; who is there now stays."""
         self._registry, self._lease = registry, lease
         self._peers, self._known, self._given = peers, known, frozenset(peers)
+        self._state, self._draining = lease.member.state, False
         self._members: list[Member] = []
         self._read = asyncio.Event()
         self._assignment: Assignment | None = None
@@ -138,12 +139,15 @@ class MeshPlace:
         epoch: int = 0,
         failure: str = "",
     ) -> None:
-        """Tell the mesh what this node is now; `held` is what it holds or loads."""
-        model, layers = held or (None, None)
+        """Tell the mesh what this node is now; `held` is what it holds or loads.
+
+        While it drains, that is what others are told, whatever else it is.
+        """
+        self._state, (model, layers) = state, held or (None, None)
         self._lease.update(
             replace(
                 self.member,
-                state=state,
+                state=MemberState.DRAINING if self._draining else state,
                 description=_digest(described),
                 model=model,
                 layers=layers,
@@ -153,8 +157,10 @@ class MeshPlace:
         )
         self._choose_peers()
 
-    def turn(self, state: MemberState) -> None:
-        """Tell the mesh another state of what this node is."""
+    def drain(self, *, undo: bool = False) -> None:
+        """Tell the mesh that this node drains, or that it is again what it said last."""
+        self._draining = not undo
+        state = self._state if undo else MemberState.DRAINING
         self._lease.update(replace(self.member, state=state))
 
     async def newer_than(self, epoch: int) -> Assignment:

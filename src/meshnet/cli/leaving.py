@@ -13,7 +13,6 @@ import asyncio
 from typing import Any
 
 from meshnet.cli.joining import MeshPlace
-from meshnet.core.vocabulary import MemberState
 from meshnet.node.service import NodeService
 
 POLL_S = 0.05
@@ -37,11 +36,13 @@ class Leaving:
         """Set `stop` once the node was told to drain, and has."""
         while True:
             await self._moves.closing.wait()
-            self._say(MemberState.DRAINING)
+            if self._place is not None:
+                self._place.drain()
             if await self._emptied():
                 stop.set()
                 return
-            self._say(MemberState.READY)
+            if self._place is not None:
+                self._place.drain(undo=True)
 
     async def last(self) -> None:
         """Let the chats of a joined node go elsewhere, if it ends without having drained."""
@@ -58,7 +59,3 @@ class Leaving:
                 return True
             await asyncio.sleep(self._poll_s)
         return False
-
-    def _say(self, state: MemberState) -> None:
-        if self._place is not None:
-            self._place.turn(state)

@@ -5,6 +5,7 @@
 
 Invariants
     * what it holds already is not loaded again, whatever the epoch;
+    * while it drains it obeys nobody, for chats are there; afterwards, what it was told last;
     * while it loads it is not ready, and its sessions are gone: heads refill elsewhere;
     * a failure ends nothing: the mesh hears of it until the layers are held, and may tell others.
 """
@@ -30,6 +31,8 @@ from meshnet.core.vocabulary import (
 from meshnet.node.service import NodeService
 
 RETRY_MIN_S, RETRY_MAX_S = 5.0, 60.0
+LOOK_S = 0.1
+"""How often a node that drains looks whether it still does."""
 
 Held = tuple[ModelId, LayerRange, str]
 
@@ -53,6 +56,7 @@ class Obedience:
         told = await self._place.newer_than(0)
         retry_s, was_ready, failure = RETRY_MIN_S, False, ""
         while True:
+            told = await self._undrained(told)
             failure = await self._tried(told, failure)
             if failure:
                 try:
@@ -66,6 +70,13 @@ class Obedience:
                 first_ready()
             retry_s = RETRY_MIN_S
             told = await self._place.newer_than(told.epoch)
+
+    async def _undrained(self, told: Assignment) -> Assignment:
+        """Return what is to be held, once this node does not drain."""
+        while self._service.moves.draining:
+            await asyncio.sleep(LOOK_S)
+            told = await self._place.newer_than(told.epoch - 1)
+        return told
 
     async def _tried(self, told: Assignment, failure: str) -> str:
         """Try to hold what is told, having failed with `failure`; return why not, or nothing."""
