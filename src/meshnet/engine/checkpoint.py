@@ -31,6 +31,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from meshnet.core.vocabulary import LayerRange, ModelError
+from meshnet.engine.config_sizes import SIZES, check_sizes, plain_config
 from meshnet.engine.heap import blocks
 from meshnet.engine.trimming import Part, shard_class
 
@@ -137,24 +138,24 @@ class LoadedLayers:
 
 def read_config(path: Path) -> Any:
     """The model configuration of a directory. Raises ModelError."""
-    if not (path / "config.json").is_file():
+    file = path / "config.json"
+    if not file.is_file():
         raise ModelError(f"{path}: no config.json, so not a model in Hugging Face layout")
+    kind = plain_config(file).get("model_type")
     try:
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     # A configuration that contradicts itself fails by whatever validates its class.
     except Exception as error:
-        raise ModelError(f"{path}/config.json: {_reason(path, error)}") from error
+        raise ModelError(f"{file}: {_reason(kind, error)}") from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(f"{path}: {config.model_type!r} is no causal language model known here")
+    text = config.get_text_config(decoder=True)  # families call the same by other names
+    check_sizes(file, {name: getattr(text, name) for name in SIZES if hasattr(text, name)})
     return config
 
 
-def _reason(path: Path, error: Exception) -> str:
+def _reason(kind: object, error: Exception) -> str:
     """Two lines as one; where the library would have us upgrade it, the type alone."""
-    try:
-        kind = json.loads((path / "config.json").read_text(encoding="utf-8")).get("model_type")
-    except (OSError, ValueError, AttributeError):
-        kind = None
     if isinstance(kind, str) and kind not in CONFIG_MAPPING:
         return f"model type {kind!r} is not known to transformers {transformers_version}"
     return " ".join(line.strip() for line in str(error).splitlines()[:2])

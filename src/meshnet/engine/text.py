@@ -21,6 +21,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from meshnet.core.vocabulary import ModelError, ModelId, NoTemplate, TemplateError, TextTooLong
+from meshnet.engine.config_sizes import check_sizes
 from meshnet.engine.context import UNLIMITED_CONTEXT, stated_context
 from meshnet.engine.decoding import Pieces, StreamDecoder
 from meshnet.engine.grammar import Following, Grammars, Vocabulary, grammar_of
@@ -92,6 +93,7 @@ class HFText:
         """Read tokenizer, template and stop ids from a model's directory. Raises ModelError."""
         config, generation = _read(path / "config.json"), _read(path / "generation_config.json")
         inner = config.get("text_config")
+        check_sizes(path / "config.json", config)
         config = {**config, **inner} if isinstance(inner, dict) else config
         tokenizer = _tokenizer(path)
         return cls(

@@ -7,11 +7,11 @@ the others are read by transformers, as a shard would.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from meshnet.core.vocabulary import LayerRange, ModelError
+from meshnet.core.vocabulary import LayerRange
+from meshnet.engine.config_sizes import plain_config
 
 Depth = tuple[int, tuple[LayerRange, ...]]
 
@@ -22,16 +22,11 @@ def depth(path: Path) -> Depth:
 
 
 def _plain(path: Path) -> Depth | None:
-    try:
-        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path / 'config.json'}: not readable as JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise ModelError(f"{path / 'config.json'}: expected a JSON object")
+    config = plain_config(path / "config.json")
     inner = config.get("text_config")
     text: dict[str, Any] = inner if isinstance(inner, dict) else config
-    layers = text.get("num_hidden_layers")
-    if not isinstance(layers, int) or isinstance(layers, bool) or layers < 1:
+    layers: int | None = text.get("num_hidden_layers")
+    if layers is None:
         return None
     # Layers that share their K/V: which ones, only the configuration's class knows.
     if any("kv_shar" in name and value for name, value in text.items()):

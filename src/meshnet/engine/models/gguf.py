@@ -42,6 +42,7 @@ from transformers.modeling_gguf_pytorch_utils import (
 )
 
 from meshnet.core.vocabulary import ModelError
+from meshnet.engine.config_sizes import check_sizes
 from meshnet.engine.models.gguf_file import MAGIC, GgufFile, TensorEntry, read_gguf
 from meshnet.engine.models.layered_files import write_layered
 from meshnet.engine.models.progress import Progress
@@ -100,6 +101,7 @@ def _configured(file: GgufFile) -> tuple[Any, torch.nn.Module]:
     if vocab_size := _unnamed_vocab_size(file):
         values["vocab_size"] = vocab_size
     values.pop("_model_name_or_path", None)
+    check_sizes(file.path, values)
     config = AutoConfig.for_model(**values)
     config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__]
     with torch.device("meta"):
