@@ -118,6 +118,37 @@ main()
     assert (told.returncode, told.stderr) == (-signal.SIGINT, b"")
 
 
+NO_MEMORY = {
+    "python": "MemoryError()",
+    "a library that is loaded": "ImportError('libc.so.6: cannot map: Cannot allocate memory')",
+    "torch": "RuntimeError('DefaultCPUAllocator: can\\'t allocate memory')",
+    "the system": "OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))",
+}
+
+
+@pytest.mark.parametrize("error", NO_MEMORY.values(), ids=NO_MEMORY)
+def test_a_machine_without_memory_is_no_bug_of_ours(error: str, tmp_path: Path):
+    program = f"""
+import errno, os, sys
+class Lacking:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            raise {error}
+sys.meta_path.insert(0, Lacking())
+sys.argv = ["meshnet", "status"]
+from meshnet.cli.main import main
+main()
+"""
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, cwd=tmp_path, check=False,
+        env={**unset(), "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+
+    assert told.returncode == 1
+    assert told.stderr.startswith(b"error: out of memory. End other programs")
+    assert told.stderr.count(b"\n") == 1
+
+
 def test_a_taken_port_is_told_before_a_gateway_loads_anything(tmp_path: Path):
     line = 'meshnet serve --node http://127.0.0.1:1 --model no-such-model --port "$PORT"'
 

@@ -94,6 +94,18 @@ async def test_a_layer_over_the_bytes_admitted_is_not_read():
             await http.layer(NODE, ASKED, 5.0, bytes_max=1000)
 
 
+async def test_a_node_without_memory_for_what_moves_says_so():
+    class Full(EchoMover):
+        async def give(self, request: LayerRequest) -> LayerReply | Refusal:
+            raise MemoryError
+
+    async with moving(Full()) as url, client(url) as http:
+        got = await http.layer(NODE, ASKED, 5.0, bytes_max=1000)
+
+    assert isinstance(got, Refusal)
+    assert got.code is Code.OUT_OF_MEMORY
+
+
 async def test_a_node_is_told_to_drain_and_to_go_on():
     mover = EchoMover()
     async with moving(mover) as url, client(url) as http:

@@ -21,6 +21,13 @@ from meshnet.cli.interrupts import end_at_once
 from meshnet.cli.streams import mend_standard_streams
 from meshnet.core.vocabulary import MeshnetError
 
+NO_MEMORY = ("Cannot allocate memory", "can't allocate memory", "can't start new thread")
+"""Words of the C library, of torch, of threads."""
+OUT_OF_MEMORY = (
+    "error: out of memory. End other programs on this machine, or give it fewer layers, fewer "
+    "nodes, or smaller weights (int8)\n"
+)
+
 
 def main() -> None:
     """Run the command line and exit."""
@@ -42,20 +49,30 @@ def main() -> None:
         # The reader of our output is gone (`| head`): not worth a word.
         sys.stderr.close()
         sys.exit(1)
-    except OSError as error:
-        # What the machine refuses (a full disk, too many open files) is no bug of ours.
-        if debug:
-            raise
-        _drop_output()
-        _tell(": ".join(filter(None, (error.filename, error.strerror))) or str(error))
     except Exception as error:
-        # The process boundary: a bug is told in one line, not dumped on the user.
+        # The process boundary: what is wrong is told in one line, not dumped on the user.
         if debug:
             raise
+        if _lacks_memory(error):
+            sys.stderr.write(OUT_OF_MEMORY)  # not by a library that needs some
+            sys.exit(1)
+        if isinstance(error, OSError):
+            # What the machine refuses (a full disk, too many open files) is no bug of ours.
+            _drop_output()
+            _tell(": ".join(filter(None, (error.filename, error.strerror))) or str(error))
         _tell(
             f"{type(error).__name__}: {error}\n"
             "This is a bug in meshnet. Run the command again with --debug to see where."
         )
+
+
+def _lacks_memory(error: BaseException | None) -> bool:
+    """Whether memory was lacking, be it told by Python, the loader of a library or an allocator."""
+    while error is not None:
+        if isinstance(error, MemoryError) or any(word in str(error) for word in NO_MEMORY):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _run(arguments: list[str]) -> None:

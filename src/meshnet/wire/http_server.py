@@ -121,6 +121,8 @@ class _NodeApp:
             answer = _refuse(refusal_of(error), self._after_too_large(scope))
         except MeshnetError as error:
             answer = _refuse(refusal_of(error))
+        except MemoryError:
+            answer = _refuse(Refusal(Code.OUT_OF_MEMORY, "out of memory in this node"))
         except Exception:
             # The process boundary: the peer gets our error form, the server logs the bug.
             await _reply(_refuse(Refusal(Code.INTERNAL, "a bug in this node; see its log")), send)
