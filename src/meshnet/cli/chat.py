@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from meshnet.cli import options
-from meshnet.cli.interrupts import raise_interrupts
+from meshnet.cli.interrupts import Interruptible
 
 if TYPE_CHECKING:
     from meshnet.cli.api_client import ApiClient
@@ -61,10 +61,10 @@ class Conversation:
         self._opening = [{"role": "system", "content": system}] if system else []
         self._messages = list(self._opening)
         self._interactive = sys.stdin.isatty()
+        self._interruptible = Interruptible()
 
     def run(self) -> None:
         """Read lines until the end of input; raise ApiError only when nobody can retry."""
-        raise_interrupts()
         if self._interactive:
             print(f"meshnet chat at {self._client.url}. {HELP}.")
         while (line := self._read()) is not None:
@@ -80,7 +80,8 @@ class Conversation:
     def _read(self) -> str | None:
         while True:
             try:
-                return input("\n> " if self._interactive else "").strip()
+                with self._interruptible:
+                    return input("\n> " if self._interactive else "").strip()
             except EOFError:
                 return None
             except KeyboardInterrupt:
@@ -92,9 +93,10 @@ class Conversation:
         self._messages.append({"role": "user", "content": line})
         answer = ""
         try:
-            for text in self._client.stream_chat(self._messages, self._request):
-                answer += text
-                print(text, end="", flush=True)
+            with self._interruptible:
+                for text in self._client.stream_chat(self._messages, self._request):
+                    answer += text
+                    print(text, end="", flush=True)
         except KeyboardInterrupt:
             print(" [stopped]", end="")
         except ApiError as error:
