@@ -16,6 +16,10 @@ _UPGRADE = re.compile(rb"\r\nupgrade(?=[ \t]*:)", re.IGNORECASE)
 _OTHER_UPGRADE = re.compile(
     rb"\r\nupgrade(?=[ \t]*:)(?![ \t]*:[ \t]*websocket[ \t]*(?:\r|\Z))", re.IGNORECASE
 )
+_BEGUN = re.compile(
+    rb"\r(?:\n(?:\r|[a-z]{0,6}|upgrade[ \t]{0,8}(?::[^\r\n]{0,64}\r?)?)?)?\Z", re.IGNORECASE
+)
+"""What the end of a head, or a line that asks for another protocol, may begin with."""
 
 
 def node_refusal(message: str) -> bytes:
@@ -23,17 +27,20 @@ def node_refusal(message: str) -> bytes:
     return json.dumps({"error": "bad_request", "message": message}).encode()
 
 
-def without_upgrade(data: bytes, *, websockets: bool = False) -> bytes:
-    """Rename the header that asks for another protocol, in the request head that `data` begins.
+def without_upgrade(data: bytes, *, websockets: bool = False) -> tuple[bytes, bytes]:
+    """Rename the header that asks for another protocol, in the request head that `data` is of.
 
+    Returns what can be parsed now, and a few bytes of which only what follows tells what they are.
     With `websockets` it may ask for that one.
     """
-    end = data.find(b"\r\n\r\n")
+    end, held = data.find(b"\r\n\r\n"), b""
+    if end < 0 and (begun := _BEGUN.search(data)) is not None:
+        end, held = begun.start(), data[begun.start() :]
     head = data if end < 0 else data[:end]
-    if b"upgrade" not in head.lower():
-        return data
-    unwanted = _OTHER_UPGRADE if websockets else _UPGRADE
-    return unwanted.sub(b"\r\nx-upgrade", head) + data[len(head) :]
+    rest = data[len(head) : len(data) - len(held)]
+    if b"upgrade" in head.lower():
+        head = (_OTHER_UPGRADE if websockets else _UPGRADE).sub(b"\r\nx-upgrade", head)
+    return head + rest, held
 
 
 class TolerantHttpProtocol(BoundedHttpProtocol):
@@ -42,11 +49,14 @@ class TolerantHttpProtocol(BoundedHttpProtocol):
     websockets = False
     """Whether there is a WebSocket to upgrade to."""
     _head_next = True
+    _held = b""
+    """The end of what came of a head, which is parsed with what follows."""
 
     def data_received(self, data: bytes) -> None:
         if self._head_next:
-            data = without_upgrade(data, websockets=self.websockets)
-        super().data_received(data)
+            data, self._held = without_upgrade(self._held + data, websockets=self.websockets)
+        if data:
+            super().data_received(data)
 
     def on_headers_complete(self) -> None:
         self._head_next = False
