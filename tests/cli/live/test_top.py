@@ -24,7 +24,7 @@ NOTHING = {"mesh": None, "steps": [], "missed": 0, "happenings": []}
 
 def drawn(picture: Picture, *, height: int = 30, width: int = 120) -> str:
     out = io.StringIO()
-    Console(file=out, width=width).print(picture.drawn(height=height, url="http://x"))
+    Console(file=out, width=width).print(picture.drawn(width=width, height=height, url="http://x"))
     return out.getvalue()
 
 
@@ -61,6 +61,34 @@ def test_it_is_never_higher_than_the_terminal():
 
     for height in (16, 24, 50):
         assert len(drawn(picture, height=height).splitlines()) <= height
+
+
+def test_every_figure_of_a_node_fits_into_a_narrow_terminal():
+    picture = Picture(unicode=True)
+    picture.take(
+        NOTHING | {"mesh": mesh(*(each | {"name": "http://10.0.0.1:9001"} for each in THREE))}
+    )
+
+    for width in (80, 100, 120):
+        shown = drawn(picture, width=width)
+        for figure in ("10-20", "4.0 ms", "5.0 MB", "int8", "sessions"):
+            assert figure in shown, width
+        assert max(map(len, shown.splitlines())) <= width
+
+
+@pytest.mark.parametrize("height", [12, 24, 50])
+def test_of_many_nodes_it_says_how_many_are_not_shown(height: int):
+    nodes = [node(number, 0, 30) for number in range(99)]
+    picture = Picture(unicode=True)
+    picture.take(NOTHING | {"mesh": mesh(*nodes, node(99, 0, 30, state="silent"))})
+    picture.take(NOTHING | {"happenings": [DIED] * 60, "steps": [STEP]})
+
+    lines = drawn(picture, height=height).splitlines()
+
+    assert len(lines) <= height
+    assert lines[-1].startswith("q quits")
+    shown = sum(line.startswith("node-") for line in lines) - sum("died" in line for line in lines)
+    assert f"+{100 - shown} more, 1 not answering" in "\n".join(lines)
 
 
 @pytest.mark.parametrize("width", [20, 60, 120])

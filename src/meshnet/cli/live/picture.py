@@ -16,8 +16,13 @@ from meshnet.cli.report import bytes_text
 
 HAPPENINGS_SHOWN = 64
 RATES_KEPT = 40
-LAYERS_WIDTH = 30
+LAYERS_WIDTH_MIN, LAYERS_WIDTH_MAX = 11, 30
+FIGURES_WIDTH = 70
+"""What the columns of figures take beside the name and the layers."""
+GAUGE_FROM_WIDTH = 100
 GAUGE_WIDTH = 10
+AROUND_NODES = 10
+"""Lines: four above the nodes, two of a token, two for the keys, two to spare."""
 KEEP = 0.85
 HUES = ("cyan", "yellow", "blue", "magenta", "green", "bright_blue")
 LEVELS = {"good": "green", "warn": "yellow", "bad": "bold red", "note": "dim"}
@@ -67,21 +72,28 @@ class Picture:
             before = step["ms"] if self._took_ms is None else self._took_ms
             self._took_ms = KEEP * before + (1 - KEEP) * step["ms"]
 
-    def drawn(self, *, height: int, url: str, paused: bool = False) -> RenderableType:
-        """Return all of it in at most `height` lines."""
+    def drawn(self, *, width: int, height: int, url: str, paused: bool = False) -> RenderableType:
+        """Return all of it in at most `height` lines, of figures that fit into `width`."""
         if self._mesh is None:
             return _line(self.trouble or f"waiting for {url}")
-        parts = self._upper(self._mesh, url, took_ms=self._took_ms)
-        used = len(self._mesh["nodes"]) + len(parts) + 2
-        room = max(0, height - used - 2)
+        nodes = self._mesh["nodes"]
+        rows = max(1, height - AROUND_NODES)
+        parts = self._upper(self._mesh, url, took_ms=self._took_ms, width=width, rows=rows)
+        room = max(0, height - AROUND_NODES - min(rows, len(nodes)))
         keys = "q quits   p goes on" if paused else "q quits   p pauses"
         return Group(*parts, Text(), *list(self._happenings)[:room], _line((keys, "dim")))
 
     def _upper(
-        self, mesh: Mapping[str, Any], url: str, *, took_ms: float | None
+        self,
+        mesh: Mapping[str, Any],
+        url: str,
+        *,
+        took_ms: float | None,
+        width: int = GAUGE_FROM_WIDTH,
+        rows: int = 2**16,
     ) -> list[RenderableType]:
-        """Return what is above the happenings: lines, and one table."""
-        parts: list[RenderableType] = [*self._head(mesh, url), self._nodes(mesh)]
+        """Return what is above the happenings: lines, and one table of at most `rows` lines."""
+        parts: list[RenderableType] = [*self._head(mesh, url), *self._nodes(mesh, width, rows)]
         token = self._token(mesh, took_ms)
         return parts if token is None else [*parts, Text(), token]
 
@@ -101,23 +113,33 @@ class Picture:
         top = len(self._bars) - 1
         return "".join(self._bars[round(rate / most * top)] for rate in self._rates)
 
-    def _nodes(self, mesh: Mapping[str, Any]) -> Table:
+    def _nodes(self, mesh: Mapping[str, Any], width: int, rows: int) -> list[RenderableType]:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        table.add_column("node", no_wrap=True)
+        table.add_column("node")  # the one that may be cut, so it comes first
         table.add_column(_line(f"layers 0-{mesh['layers']}"), no_wrap=True)
-        for title in ("", "a step", "KV", "", "weights", "sessions"):
+        gauge = ("",) if width >= GAUGE_FROM_WIDTH else ()
+        for title in ("", "a step", "KV", *gauge, "weights", "sessions"):
             table.add_column(title, justify="right", no_wrap=True)
-        for place, node in enumerate(mesh["nodes"]):
-            table.add_row(*self._row(node, mesh["layers"], HUES[place % len(HUES)]))
-        return table
+        bar = min(LAYERS_WIDTH_MAX, max(LAYERS_WIDTH_MIN, width - FIGURES_WIDTH))
+        nodes = mesh["nodes"]
+        shown = len(nodes) if len(nodes) <= rows else rows - 1
+        for place, node in enumerate(nodes[:shown]):
+            hue = HUES[place % len(HUES)]
+            table.add_row(*self._row(node, mesh["layers"], hue, bar, gauge=bool(gauge)))
+        rest = nodes[shown:]
+        silent = sum(node["state"] == "silent" for node in rest)
+        told = f", {silent} not answering" if silent else ""
+        return [table, _line((f"+{len(rest)} more{told}", "dim"))] if rest else [table]
 
-    def _row(self, node: Mapping[str, Any], layers: int, hue: str) -> list[RenderableType]:
+    def _row(
+        self, node: Mapping[str, Any], layers: int, hue: str, bar: int, *, gauge: bool
+    ) -> list[RenderableType]:
         silent = node["state"] == "silent"
         held = node["layers"]
         shown = f"{held[0]}-{held[1]}" if held else "none yet"
         row: list[RenderableType] = [
             _line((node["name"], "bold red" if silent else hue)),
-            self._layers(held, layers, "dim" if silent else hue),
+            self._layers(held, layers, "dim" if silent else hue, bar),
             _line(("not answering", "bold red") if silent else shown),
         ]
         if "pid" not in node:
@@ -125,22 +147,22 @@ class Picture:
         step = "" if node["step_ms"] is None else f"{node['step_ms']:.1f} ms"
         part = node["kv_bytes"] / max(1, node["kv_bytes_max"])
         filled = round(min(1.0, part) * GAUGE_WIDTH)
-        gauge = self._full * filled + self._empty * (GAUGE_WIDTH - filled)
+        drawn = self._full * filled + self._empty * (GAUGE_WIDTH - filled)
         weights = f"{bytes_text(node['weight_bytes'])} {node['weights']}".rstrip()
         kv = bytes_text(node["kv_bytes"])
         sessions = f"{node['sessions']}/{node['sessions_max']}"
-        cells = (step, kv, (gauge, hue), weights, sessions)
+        cells = (step, kv, *([(drawn, hue)] if gauge else []), weights, sessions)
         return [*row, *(_line(cell) for cell in cells)]
 
-    def _layers(self, held: Sequence[int] | None, layers: int, hue: str) -> Text:
+    def _layers(self, held: Sequence[int] | None, layers: int, hue: str, bar: int) -> Text:
         if not held or not layers:
-            return Text(self._empty * LAYERS_WIDTH, "dim")
-        start, stop = (round(each * LAYERS_WIDTH / layers) for each in held)
+            return Text(self._empty * bar, "dim")
+        start, stop = (round(each * bar / layers) for each in held)
         stop = max(stop, start + 1)
         return Text.assemble(
             (self._empty * start, "dim"),
             (self._full * (stop - start), hue),
-            (self._empty * (LAYERS_WIDTH - stop), "dim"),
+            (self._empty * (bar - stop), "dim"),
         )
 
     def _token(self, mesh: Mapping[str, Any], took_ms: float | None) -> Text | None:

@@ -57,7 +57,7 @@ def show_top(settings: Settings, url: str) -> None:
 
 def _once(client: ApiClient, picture: Picture, console: Console) -> None:
     _until_known(client, picture)
-    console.print(picture.drawn(height=console.height, url=client.url))
+    console.print(picture.drawn(width=console.width, height=console.height, url=client.url))
 
 
 def _until_known(client: ApiClient, picture: Picture) -> None:
@@ -93,14 +93,16 @@ def _show(client: ApiClient, picture: Picture, console: Console) -> None:
     with _keys() as key, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             if not paused:
-                drawn = picture.drawn(height=console.height, url=client.url)
+                drawn = picture.drawn(width=console.width, height=console.height, url=client.url)
                 live.update(drawn, refresh=True)
             match key():
                 case "q":
                     return
                 case "p":
                     paused = not paused
-                    drawn = picture.drawn(height=console.height, url=client.url, paused=paused)
+                    drawn = picture.drawn(
+                        width=console.width, height=console.height, url=client.url, paused=paused
+                    )
                     live.update(drawn, refresh=True)
 
 
