@@ -178,6 +178,30 @@ async def test_fields_that_are_not_known_are_named():
     assert response.headers["x-meshnet-ignored"] == "metadata,service_tier"
 
 
+async def test_fields_that_are_not_known_are_named_wherever_they_stand():
+    kept = {"cache_control": {"type": "ephemeral"}}
+    thought = {"type": "thinking", "thinking": "so", "signature": "s"}
+    spoken = [
+        {"role": "user", "content": [{"type": "text", "text": "hi"} | kept] * 2},
+        {"role": "assistant", "content": [thought, {"type": "text", "text": "So"}]},
+        {"role": "user", "content": "and?", "mood": "glad"},
+    ]
+
+    response = await post(
+        gateway("a"),
+        messages=spoken,
+        system=[{"type": "text", "text": "be brief"} | kept],
+        thinking={"type": "enabled", "budget_tokens": 1024},
+    )
+
+    assert response.headers["x-meshnet-ignored"].split(",") == [
+        "system.cache_control",
+        "messages.content.cache_control",
+        "messages.mood",
+        "thinking.budget_tokens",
+    ]
+
+
 @pytest.mark.parametrize(("kind", "thinks"), [("enabled", 1), ("adaptive", 1), ("disabled", 0)])
 async def test_the_template_is_told_whether_to_think(kind: str, thinks: int):
     made = gateway("a")

@@ -190,6 +190,29 @@ async def test_unknown_fields_are_ignored_and_named():
     assert response.headers["x-meshnet-ignored"] == ("store,metadata,user,service_tier,prediction")
 
 
+async def test_unknown_fields_are_named_wherever_they_stand():
+    part = {"type": "text", "text": "hi", "cache_control": {}}
+    tool = {"type": "function", "function": {"name": "f", "strict": True}}
+    call = {"id": "t", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+    response = await Gateway(HELLO).chat(
+        messages=[
+            {"role": "user", "content": [part, part]},
+            {"role": "assistant", "content": "a", "tool_calls": [call], "refusal": None},
+            {"role": "tool", "tool_call_id": "t", "content": "b", "mood": "glad"},
+        ],
+        tools=[tool],
+        tool_choice="none",
+    )
+
+    assert response.status_code == 200
+    assert response.headers["x-meshnet-ignored"].split(",") == [
+        "messages.content.cache_control",
+        "messages.mood",
+        "tools.function.strict",
+    ]
+
+
 async def test_a_name_that_could_forge_a_header_is_not_repeated():
     response = await Gateway(HELLO).chat(**{"a\r\nx-evil: 1": 1, "é": 2, "fine": 3})
 

@@ -45,7 +45,9 @@ def chat_of(
     chat["messages"] = _system(fields, limits) + _messages(fields, limits, counting=counting)
     if (tools := fields.take("tools")) is not None:
         listed = as_array("tools", tools, limits.tools)
-        chat["tools"] = [_tool(f"tools[{index}]", tool) for index, tool in enumerate(listed)]
+        chat["tools"] = [
+            _tool(fields.inside(f"tools[{index}]", tool)) for index, tool in enumerate(listed)
+        ]
     chat |= _choice(fields) | _thinking(fields) | _output(fields)
     return chat, fields.ignored
 
@@ -54,20 +56,16 @@ def _system(fields: Fields, limits: ApiLimits) -> list[dict[str, Any]]:
     value = fields.take("system")
     if value is None:
         return []
-    return [{"role": "system", "content": _text("system", value, limits)}]
+    return [{"role": "system", "content": _text(fields, "system", value, limits)}]
 
 
-def _text(param: str, value: object, limits: ApiLimits) -> str:
+def _text(fields: Fields, param: str, value: object, limits: ApiLimits) -> str:
     """A text, or blocks of text, joined as they are."""
     if isinstance(value, str):
         return as_text(param, value)
     blocks = as_array(param, value, limits.content_parts)
-    texts = [_block(f"{param}[{index}]", block) for index, block in enumerate(blocks)]
+    texts = [fields.inside(f"{param}[{index}]", block) for index, block in enumerate(blocks)]
     return "".join(_text_of(block) for block in texts)
-
-
-def _block(param: str, value: object) -> Fields:
-    return Fields(as_object(param, value), prefix=f"{param}.")
 
 
 def _text_of(block: Fields) -> str:
@@ -86,12 +84,11 @@ def _messages(fields: Fields, limits: ApiLimits, *, counting: bool) -> list[dict
     return [
         message
         for index, value in enumerate(given)
-        for message in _message(f"messages[{index}]", value, limits)
+        for message in _message(fields.inside(f"messages[{index}]", value), limits)
     ]
 
 
-def _message(param: str, value: object, limits: ApiLimits) -> list[dict[str, Any]]:
-    fields = Fields(as_object(param, value), prefix=f"{param}.")
+def _message(fields: Fields, limits: ApiLimits) -> list[dict[str, Any]]:
     role, content = fields.require("role"), fields.require("content")
     if role not in ("user", "assistant"):
         raise invalid(fields.param("role"), "expected user or assistant")
@@ -100,7 +97,7 @@ def _message(param: str, value: object, limits: ApiLimits) -> list[dict[str, Any
     blocks = as_array(fields.param("content"), content, limits.content_parts)
     spoken, calls, results = "", [], []
     for index, block in enumerate(blocks):
-        read = _block(f"{param}.content[{index}]", block)
+        read = fields.inside(fields.param(f"content[{index}]"), block)
         match read.require("type"):
             case "text":
                 spoken += _text_of(read)
@@ -109,7 +106,8 @@ def _message(param: str, value: object, limits: ApiLimits) -> list[dict[str, Any
             case "tool_result" if role == "user":
                 results.append(_result(read, limits))
             case "thinking" | "redacted_thinking" if role == "assistant":
-                pass  # templates drop thoughts of earlier turns
+                for name in ("thinking", "signature", "data"):
+                    read.take(name)  # templates drop thoughts of earlier turns
             case _:
                 raise unsupported(read.param("type"), "this block cannot be read")
     if calls:
@@ -132,12 +130,11 @@ def _result(block: Fields, limits: ApiLimits) -> dict[str, Any]:
     return {
         "role": "tool",
         "tool_call_id": as_text(block.param("tool_use_id"), block.require("tool_use_id")),
-        "content": "" if content is None else _text(block.param("content"), content, limits),
+        "content": "" if content is None else _text(block, block.param("content"), content, limits),
     }
 
 
-def _tool(param: str, value: object) -> dict[str, Any]:
-    tool = Fields(as_object(param, value), prefix=f"{param}.")
+def _tool(tool: Fields) -> dict[str, Any]:
     if tool.take("type") not in (None, "custom"):
         raise unsupported(tool.param("type"), "only tools of your own are supported")
     function = {
@@ -152,7 +149,7 @@ def _choice(fields: Fields) -> dict[str, Any]:
     value = fields.take("tool_choice")
     if value is None:
         return {}
-    choice = Fields(as_object("tool_choice", value), prefix="tool_choice.")
+    choice = fields.inside("tool_choice", value)
     wanted = choice.require("type")
     several = not choice.boolean("disable_parallel_tool_use")
     if wanted == "tool":
@@ -169,7 +166,7 @@ def _thinking(fields: Fields) -> dict[str, Any]:
     value = fields.take("thinking")
     if value is None:
         return {}
-    wanted = as_object("thinking", value).get("type")
+    wanted = fields.inside("thinking", value).take("type")
     if wanted not in ("enabled", "adaptive", "disabled"):
         raise invalid(
             "thinking.type", f"expected enabled, adaptive or disabled, got {kind(wanted)}"
@@ -182,10 +179,10 @@ def _output(fields: Fields) -> dict[str, Any]:
     value = fields.take("output_config")
     if value is None:
         return {}
-    config = Fields(as_object("output_config", value), prefix="output_config.")
+    config = fields.inside("output_config", value)
     effort = config.text("effort")
     config.refuse("format", (), "not supported here: use response_format in /v1/chat/completions")
     if unknown := config.ignored:
-        shown = config.param(unknown[0]) if unknown[0].isidentifier() else "output_config"
-        raise unsupported(shown, "only effort is supported")
+        plain = unknown[0].removeprefix("output_config.").isidentifier()
+        raise unsupported(unknown[0] if plain else "output_config", "only effort is supported")
     return {"reasoning_effort": effort}

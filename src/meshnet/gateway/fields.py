@@ -16,6 +16,7 @@ from typing import Any
 from meshnet.core.protocol.strict_json import NotStrict, strict_decoder
 from meshnet.gateway.errors import ApiError, invalid, unsupported
 
+_PLACE = re.compile(r"\[[0-9]+\]")
 _DIGITS = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
@@ -127,16 +128,23 @@ def token_id_of_key(param: str, key: str, vocab_size: int) -> int:
 
 
 class Fields:
-    """The fields of one object, each read at most once; what nobody read is `ignored`."""
+    """The fields of one object, and of those inside it; what nobody read is `ignored`."""
 
     def __init__(self, values: dict[str, Any], *, prefix: str = "") -> None:
         self._values = values
         self._prefix = prefix
         self._read: set[str] = set()
         self._refusable: set[str] = set()
+        self._inside: list[Fields] = []
 
     def param(self, name: str) -> str:
         return f"{self._prefix}{name}"
+
+    def inside(self, param: str, value: object) -> Fields:
+        """Return the fields of an object that is somewhere in this one."""
+        fields = Fields(as_object(param, value), prefix=f"{param}.")
+        self._inside.append(fields)
+        return fields
 
     def take(self, name: str) -> Any:
         """The value or None. It counts as known from now on."""
@@ -185,7 +193,15 @@ class Fields:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        return tuple(name for name in self._values if name not in self._read)
+        """Each once, with the way to it, whichever of a list it is in. Null is absent."""
+        way = _PLACE.sub("", self._prefix)
+        own = [
+            way + name
+            for name, value in self._values.items()
+            if name not in self._read and value is not None
+        ]
+        inner = (name for fields in self._inside for name in fields.ignored)
+        return tuple(dict.fromkeys([*own, *inner]))
 
 
 def _same(value: object, allowed: object) -> bool:

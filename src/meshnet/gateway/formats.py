@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshnet.gateway.errors import invalid
-from meshnet.gateway.fields import Fields, as_boolean, as_json, as_object, as_text
+from meshnet.gateway.fields import Fields, as_boolean, as_json, as_text
 
 _TYPES = ("text", "json_object", "json_schema")
 
@@ -20,7 +20,7 @@ def read_schema(fields: Fields) -> dict[str, Any] | None:
     value = fields.take("response_format")
     if value is None:
         return None
-    wanted = Fields(as_object("response_format", value), prefix="response_format.")
+    wanted = fields.inside("response_format", value)
     kind = wanted.require("type")
     if kind not in _TYPES:
         raise invalid("response_format.type", f"expected one of {', '.join(_TYPES)}")
@@ -29,7 +29,7 @@ def read_schema(fields: Fields) -> dict[str, Any] | None:
     if kind == "json_object":
         return {"type": "object"}
     param = wanted.param("json_schema")
-    described = Fields(as_object(param, wanted.require("json_schema")), prefix=f"{param}.")
+    described = wanted.inside(param, wanted.require("json_schema"))
     as_text(described.param("name"), described.require("name"))
     if (strict := described.take("strict")) is not None:
         as_boolean(described.param("strict"), strict)

@@ -100,7 +100,7 @@ def read_chat(values: dict[str, Any], limits: ApiLimits, vocab_size: int) -> Cha
     fields = Fields(values)
     model = as_text("model", fields.require("model"))
     refuse(fields, REFUSED, REFUSED_IN_CHAT)
-    messages = read_messages(fields.require("messages"), limits)
+    messages = read_messages(fields, limits)
     template_kwargs = read_template_kwargs(fields)
     wanted = fields.integer("max_completion_tokens", 1, INTEGER_MAX)
     older = fields.integer("max_tokens", 1, INTEGER_MAX)
@@ -268,7 +268,7 @@ def _delivery(fields: Fields) -> Delivery:
         return Delivery(stream=stream, include_usage=False)
     if not stream:
         raise invalid("stream_options", "only allowed when stream is true")
-    options = Fields(as_object("stream_options", value), prefix="stream_options.")
+    options = fields.inside("stream_options", value)
     return Delivery(stream=True, include_usage=options.boolean("include_usage"))
 
 

@@ -34,7 +34,7 @@ def tokenize(service: Service, body: bytes) -> dict[str, Any]:
     messages = fields.take("messages")
     where = "prompt" if messages is None else "messages"
     try:
-        ids = _prompt(service, fields) if messages is None else _chat(service, fields, messages)
+        ids = _prompt(service, fields) if messages is None else _chat(service, fields)
     except TextTooLong as error:
         raise context_exceeded(
             limit=service.text.context_length,
@@ -57,12 +57,12 @@ def _prompt(service: Service, fields: Fields) -> list[int]:
     return service.text.encode(text, special=special)
 
 
-def _chat(service: Service, fields: Fields, messages: object) -> list[int]:
+def _chat(service: Service, fields: Fields) -> list[int]:
     refuse(fields, _REFUSED_FOR_CHATS)
     limits = service.settings.limits
     kwargs = read_template_kwargs(fields)
     tools = read_tools(fields, limits)
-    return rendered(service.text, read_messages(messages, limits), kwargs, tools)
+    return rendered(service.text, read_messages(fields, limits), kwargs, tools)
 
 
 def detokenize(service: Service, body: bytes) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshnet.gateway.errors import invalid, unsupported
-from meshnet.gateway.fields import Fields, as_array, as_json, as_object, as_text
+from meshnet.gateway.fields import Fields, as_array, as_json, as_text
 from meshnet.gateway.settings import ApiLimits
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+", re.ASCII)
@@ -28,7 +28,9 @@ def read_tools(fields: Fields, limits: ApiLimits) -> Tools:
     """Raises ApiError."""
     value = fields.take("tools")
     tools = [] if value is None else as_array("tools", value, limits.tools)
-    listed = tuple(_tool(f"tools[{index}]", tool, limits) for index, tool in enumerate(tools))
+    listed = tuple(
+        _tool(fields, f"tools[{index}]", tool, limits) for index, tool in enumerate(tools)
+    )
     names = [tool["function"]["name"] for tool in listed]
     if len(set(names)) < len(names):
         raise invalid("tools", "expected names that differ")
@@ -38,21 +40,23 @@ def read_tools(fields: Fields, limits: ApiLimits) -> Tools:
         return Tools()
     if choice is None or choice == "auto":
         return Tools(listed, parallel)
-    return Tools(listed, parallel, _required(choice, listed))
+    return Tools(listed, parallel, _required(fields, choice, listed))
 
 
-def _required(choice: object, listed: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+def _required(
+    within: Fields, choice: object, listed: tuple[dict[str, Any], ...]
+) -> tuple[dict[str, Any], ...]:
     if not listed:
         raise invalid("tool_choice", "expected tools with it")
     if choice == "required":
         return _callable(listed, listed)
     if not isinstance(choice, dict):
         raise invalid("tool_choice", "expected none, auto, required, or the name of a function")
-    fields = Fields(choice, prefix="tool_choice.")
+    fields = within.inside("tool_choice", choice)
     if fields.require("type") != "function":
         raise unsupported("tool_choice.type", "only function is supported")
     param = "tool_choice.function"
-    function = Fields(as_object(param, fields.require("function")), prefix=f"{param}.")
+    function = fields.inside(param, fields.require("function"))
     name = as_text(f"{param}.name", function.require("name"))
     named = tuple(tool for tool in listed if tool["function"]["name"] == name)
     if not named:
@@ -72,12 +76,11 @@ def _callable(
     return required
 
 
-def _tool(param: str, value: object, limits: ApiLimits) -> dict[str, Any]:
-    fields = Fields(as_object(param, value), prefix=f"{param}.")
+def _tool(within: Fields, param: str, value: object, limits: ApiLimits) -> dict[str, Any]:
+    fields = within.inside(param, value)
     if fields.require("type") != "function":
         raise unsupported(f"{param}.type", "only tools of type function are supported")
-    values = as_object(f"{param}.function", fields.require("function"))
-    function = Fields(values, prefix=f"{param}.function.")
+    function = fields.inside(f"{param}.function", fields.require("function"))
     name = as_text(function.param("name"), function.require("name"))
     most = limits.tool_name_characters
     if len(name) > most or _NAME.fullmatch(name) is None:
