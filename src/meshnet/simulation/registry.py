@@ -17,6 +17,8 @@ from typing import TypeVar
 
 from meshnet.core.vocabulary import Member, NodeId
 from meshnet.mesh.registry.ports import (
+    CALL_S,
+    POLL_S,
     Change,
     RegistryLost,
     Resync,
@@ -27,8 +29,6 @@ from meshnet.mesh.registry.ports import (
 from meshnet.mesh.registry.sqlite import SqliteRegistry
 
 T = TypeVar("T")
-CALL_S = 5.0
-POLL_S = 20.0
 BORN_APART = 1_000_000
 """Between the first revisions of a registry and of the one that comes when it is lost."""
 

@@ -25,10 +25,11 @@ from typing import TypeVar
 
 from meshnet.core.vocabulary import MEMBERS_MAX, BadField, Buffer, Member, NodeId
 from meshnet.mesh.registry import etcd_messages as say
-from meshnet.mesh.registry.etcd_gateway import CALL_S, EtcdGateway, NotFound
+from meshnet.mesh.registry.etcd_gateway import EtcdGateway, NotFound
 from meshnet.mesh.registry.etcd_messages import Held, Keys
 from meshnet.mesh.registry.messages import Announcement, encode_announcement
 from meshnet.mesh.registry.ports import (
+    CALL_S,
     KEY_CHARS_MAX,
     TTL_MAX_S,
     TTL_MIN_S,

@@ -17,16 +17,15 @@ import ssl
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
-from types import TracebackType
 
 import aiohttp
 
 from meshnet.core.vocabulary import BadField, Buffer
 from meshnet.mesh.registry import etcd_messages
+from meshnet.mesh.registry.http_session import OverHttp, registry_session
 from meshnet.mesh.registry.messages import ANSWER_LIMITS
-from meshnet.mesh.registry.ports import RegistryLost, RegistryRefused
+from meshnet.mesh.registry.ports import CALL_S, RegistryLost, RegistryRefused
 
-CALL_S = 5.0
 TRY_MIN_S = 1.5
 """Of one member: an election takes as long."""
 CONNECT_S = 1.0
@@ -58,7 +57,7 @@ class EtcdAccess:
     password: str = field(default="", repr=False)
 
 
-class EtcdGateway:
+class EtcdGateway(OverHttp):
     """An async context manager. Raises RegistryLost and RegistryRefused."""
 
     def __init__(self, endpoints: tuple[str, ...], access: EtcdAccess) -> None:
@@ -66,28 +65,11 @@ class EtcdGateway:
         self._endpoints, self._access = endpoints, access
         self._at = 0
         self._token: str | None = None
-        self._session: aiohttp.ClientSession | None = None
 
-    async def __aenter__(self) -> EtcdGateway:
+    def _opened(self) -> aiohttp.ClientSession:
         tls = self._access.tls
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=True if tls is None else tls),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            trust_env=False,
-            skip_auto_headers=("User-Agent", "Accept-Encoding"),
-        )
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._session is not None, "entered before"
-        await self._session.close()
+        connector = aiohttp.TCPConnector(ssl=True if tls is None else tls)
+        return registry_session({}, connect_s=CONNECT_S, connector=connector)
 
     async def call(self, path: str, body: bytes, *, once: bool = False) -> bytes:
         """Return the answer of a member; `once`: what it does must not be done twice."""
@@ -191,7 +173,6 @@ class EtcdGateway:
         raise RegistryLost(f"{member}: the watch ended")
 
     def _post(self, url: str, body: bytes) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        assert self._session is not None, "entered before"
         headers = _HEADERS if self._token is None else {**_HEADERS, "Authorization": self._token}
         return self._session.post(url, data=body, headers=headers, allow_redirects=False)
 

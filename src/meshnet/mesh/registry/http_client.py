@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from types import TracebackType
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -20,8 +19,11 @@ from yarl import URL
 from meshnet.core.vocabulary import BadField, Buffer, Member, NodeId
 from meshnet.mesh.registry import messages
 from meshnet.mesh.registry.http_server import PREFIX
+from meshnet.mesh.registry.http_session import OverHttp, registry_session
 from meshnet.mesh.registry.messages import Announcement, Write
 from meshnet.mesh.registry.ports import (
+    CALL_S,
+    POLL_S,
     Change,
     RegistryLost,
     RegistryRefused,
@@ -32,9 +34,6 @@ from meshnet.mesh.registry.ports import (
 )
 
 T = TypeVar("T")
-CALL_S = 5.0
-POLL_S = 20.0
-"""How long a watch lets the registry wait for a change; CALL_S later it is lost."""
 _REFUSALS = (400, 401, 403, 404, 405, 413)
 
 Exchange = Callable[[str, str, bytes, float], Awaitable[tuple[int, bytes]]]
@@ -119,39 +118,20 @@ def _message(status: int, body: bytes) -> str:
     return f"HTTP {status}: {str(message)[:500]}"
 
 
-class HttpExchange:
+class HttpExchange(OverHttp):
     """Carries calls to the gateway at a URL; an async context manager."""
 
     def __init__(self, url: str, *, token: str | None) -> None:
         self._url = url.rstrip("/")
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._session: aiohttp.ClientSession | None = None
 
-    async def __aenter__(self) -> HttpExchange:
-        self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=None),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            trust_env=False,
-            headers=self._headers,
-            skip_auto_headers=("User-Agent", "Accept-Encoding"),
-        )
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._session is not None, "entered before"
-        await self._session.close()
+    def _opened(self) -> aiohttp.ClientSession:
+        return registry_session(self._headers)
 
     async def __call__(
         self, method: str, path: str, body: bytes, timeout_s: float
     ) -> tuple[int, bytes]:
         """Raises RegistryLost."""
-        assert self._session is not None, "entered before"
         url, limit = self._url + path, messages.ANSWER_LIMITS.json_bytes
         headers = {"Content-Type": "application/json"} if body else {}
         try:

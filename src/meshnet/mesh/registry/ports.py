@@ -28,6 +28,10 @@ KEY_CHARS_MAX = 320
 VALUE_BYTES_MAX = 256 * 1024
 VALUES_MAX = 256
 TTL_MIN_S, TTL_MAX_S = 1.0, 3600.0
+CALL_S = 5.0
+"""How long whoever is asked over a network has for an answer."""
+POLL_S = 20.0
+"""How long a watch over HTTP lets the registry wait for a change; CALL_S later it is lost."""
 
 
 class RegistryLost(MeshnetError):
