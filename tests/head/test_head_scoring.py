@@ -27,7 +27,8 @@ from meshnet.head import (
     Head,
     TokenEvent,
 )
-from meshnet.simulation.toy_shard import CACHING, ToyShard, carrying, draw, embed, mix
+from meshnet.simulation.toy_drawing import draw, mix
+from meshnet.simulation.toy_shard import CACHING, ToyShard, carrying, embed
 
 D = NodeId("d")
 SCORED = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4, 3, 3, 8, 3)

@@ -34,11 +34,8 @@ from meshnet.core.vocabulary import (
     ShardDescription,
 )
 from meshnet.node.shards import NodeLimits
-from meshnet.simulation.toy_shard import (
-    HIDDEN_SIZE,
-    ROW_BYTES,
-    VOCABULARY,
-)
+from meshnet.simulation.toy_drawing import VOCABULARY
+from meshnet.simulation.toy_shard import HIDDEN_SIZE, ROW_BYTES
 
 
 async def test_a_raw_body_that_is_no_whole_number_of_rows_is_refused(middle: Bench) -> None:

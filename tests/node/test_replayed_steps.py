@@ -9,7 +9,8 @@ from tests.node.bench import LAYERS, PROMPT, SESSION, Bench, decode, hidden, mis
 
 from meshnet.core.protocol.messages import ActivationReply, Code, TokenReply
 from meshnet.core.vocabulary import DType, MissReason, SamplingParams
-from meshnet.simulation.toy_shard import HIDDEN_SIZE, VOCABULARY, oracle
+from meshnet.simulation.toy_drawing import VOCABULARY
+from meshnet.simulation.toy_shard import HIDDEN_SIZE, oracle
 
 
 async def test_a_decode_sent_twice_is_a_miss_the_second_time(whole: Bench) -> None:

@@ -1,6 +1,6 @@
 """The toy shard equals its oracle, and every kind of damage to its state shows in the output."""
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 
@@ -14,6 +14,8 @@ from meshnet.core.vocabulary import (
     StepTorn,
     WrongShard,
 )
+from meshnet.simulation.faults import CALM
+from meshnet.simulation.plan import plan
 from meshnet.simulation.toy_shard import ToyShard, ToyState, oracle
 
 LAYERS = 8
@@ -56,7 +58,11 @@ def cached_generation(sampling: SamplingParams, count: int, *cuts: int) -> tuple
     return tuple(tokens[len(PROMPT) :])
 
 
-@pytest.mark.parametrize("sampling", [SamplingParams(), SEEDED, PENALISED])
+TOLD = SamplingParams(forced=(9, 2, 6), prompt_length=len(PROMPT) + 3)
+KEPT = SamplingParams(temperature=1.0, seed=3, grammar="3", prompt_length=len(PROMPT))
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(), SEEDED, PENALISED, TOLD, KEPT])
 @pytest.mark.parametrize("cuts", [(), (3,), (3, 6), (1, 2, 7)])
 def test_cached_generation_over_any_split_equals_the_oracle(sampling, cuts):
     assert cached_generation(sampling, 12, *cuts) == oracle(PROMPT, sampling, 12, LAYERS)
@@ -143,3 +149,24 @@ def test_logprobs_are_the_log_softmax_of_the_raw_scores():
         (entry.logprob for entry in drawn.top), reverse=True
     )
     assert all(entry.logprob < 0 for entry in drawn.top)
+
+
+def test_what_is_told_is_drawn_and_ends_nothing_and_then_the_rest():
+    told = oracle(PROMPT, TOLD, 6, LAYERS, stop_ids=frozenset({2}))
+
+    assert told[:3] == (9, 2, 6)
+    assert told[3:] == oracle((*PROMPT, 9, 2, 6), SamplingParams(), 3, LAYERS, frozenset({2}))
+
+
+def test_an_answer_is_kept_to_its_grammar_by_all_its_ids():
+    answer = oracle(PROMPT, KEPT, 20, LAYERS)
+
+    assert all(total % 3 for total in accumulate(answer))
+    assert any(total % 3 == 0 for total in accumulate(oracle(PROMPT, SEEDED, 20, LAYERS)))
+
+
+def test_clusters_have_prompts_scored_and_answers_kept_to_grammars():
+    asked = [chat.sampling for seed in range(30) for chat in plan(seed, CALM).chats]
+
+    assert sum(bool(each.forced) for each in asked) > 10
+    assert sum(bool(each.grammar) for each in asked) > 10

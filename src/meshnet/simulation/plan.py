@@ -15,7 +15,8 @@ from enum import Enum
 
 from meshnet.core.vocabulary import LayerRange, NodeId, SamplingParams
 from meshnet.simulation.faults import Faults
-from meshnet.simulation.toy_shard import LAYER_BYTES_PER_TOKEN, VOCABULARY, oracle
+from meshnet.simulation.toy_drawing import VOCABULARY
+from meshnet.simulation.toy_shard import LAYER_BYTES_PER_TOKEN, oracle
 
 LAYERS_TOTAL = 8
 CUTS = (LayerRange(0, 3), LayerRange(3, 6), LayerRange(6, 8))
@@ -126,6 +127,7 @@ def plan(seed: int, faults: Faults) -> ClusterPlan:
     cluster = _summing_up(cluster, random.Random(f"states {seed}"))
     cluster = _draining(cluster, random.Random(f"drains {seed}"))
     cluster = _aging(cluster, random.Random(f"versions {seed}"))
+    cluster = _asking_more(cluster, random.Random(f"asking {seed}"))
     return _going_on(cluster, random.Random(f"turns {seed}"))
 
 
@@ -153,6 +155,31 @@ def _aging(cluster: ClusterPlan, rng: random.Random) -> ClusterPlan:
     return replace(cluster, nodes=nodes)
 
 
+def _asking_more(cluster: ClusterPlan, rng: random.Random) -> ClusterPlan:
+    """Some chats have their prompt scored, or keep to a grammar, where everybody knows how."""
+    if any(node.kind is Kind.OLD for node in cluster.nodes):
+        return cluster
+    chats = tuple(
+        chat
+        if chat.head in cluster.legacy_heads
+        else rng.choice((chat, chat, chat, chat, scored(chat), _kept_to(chat, rng.randint(2, 5))))
+        for chat in cluster.chats
+    )
+    return replace(cluster, chats=chats)
+
+
+def scored(chat: ChatPlan) -> ChatPlan:
+    """The same chat, whose prompt behind its first id is an answer that is told (ADR-0047)."""
+    first, told = chat.prompt[:1], chat.prompt[1:]
+    sampling = replace(chat.sampling, forced=told, prompt_length=len(chat.prompt))
+    tokens_max = chat.tokens_max + len(told)
+    return replace(chat, prompt=first, tokens_max=tokens_max, sampling=sampling, owner=None)
+
+
+def _kept_to(chat: ChatPlan, divisor: int) -> ChatPlan:
+    return replace(chat, sampling=replace(chat.sampling, grammar=str(divisor)))
+
+
 def _going_on(cluster: ClusterPlan, rng: random.Random) -> ClusterPlan:
     """Give some chats a next turn."""
     turns = [next_turn(chat, rng) for chat in cluster.chats if rng.random() < 0.4]
@@ -174,7 +201,7 @@ def next_turn(chat: ChatPlan, rng: random.Random) -> ChatPlan:
         starts_s=rng.choice((0.0, rng.uniform(0.0, 4.0))),
         prompt=prompt,
         tokens_max=rng.randint(1, PROMPT_MAX + TOKENS_MAX - len(prompt)),
-        sampling=replace(chat.sampling, prompt_length=len(prompt)),
+        sampling=replace(chat.sampling, prompt_length=len(prompt), forced=()),
         owner=chat.owner if rng.random() < 0.8 else rng.choice(OWNERS),
         leaves_after=None,
         leaves_after_s=None,

@@ -51,7 +51,8 @@ from meshnet.simulation.machine import SimCompute
 from meshnet.simulation.members import Habits, MemberPlan
 from meshnet.simulation.network import Network
 from meshnet.simulation.plan import ChatPlan, ClusterPlan, NodePlan
-from meshnet.simulation.toy_shard import TOY_MODEL, VOCABULARY
+from meshnet.simulation.toy_drawing import VOCABULARY
+from meshnet.simulation.toy_shard import TOY_MODEL
 from meshnet.simulation.wire import Service
 from meshnet.simulation.world import LIMIT_S, World, simulate_plan
 

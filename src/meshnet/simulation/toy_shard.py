@@ -8,14 +8,12 @@ the other, like transformers' `DynamicCache`, so a step that fails midway
 leaves layers of unequal length.
 
 Rows are 64-bit integers and travel as two fp32 words (hidden size 2). The tail
-draws from 32 tokens as a pure function of (row, sampling, ids so far, position).
+draws by toy_drawing.py.
 """
 
 from __future__ import annotations
 
-import math
 import struct
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -42,11 +40,10 @@ from meshnet.core.vocabulary import (
     ShardStep,
     StepTorn,
     TensorSpec,
-    TokenLogprob,
     WrongShard,
 )
+from meshnet.simulation.toy_drawing import CARRIED, VOCABULARY, draw, mix
 
-VOCABULARY = 32
 HIDDEN_SIZE = 2
 ROW_BYTES = 8
 LAYER_BYTES_PER_TOKEN = 16
@@ -54,22 +51,9 @@ TOY_MODEL = ModelId("toy")
 CHAIN = "chain"
 """What a layer holds, when it travels."""
 
-CACHING = Capabilities(True, True, truncate=True, batch=True, moves=True, forced=True)
+CACHING = Capabilities(True, True, truncate=True, batch=True, moves=True, forced=True, grammar=True)
 SUMMING = replace(CACHING, truncate=False, marks=MARKS_MAX)
 """Of layers whose states cannot be shortened, only put back."""
-
-FAVOUR = 8.0
-"""As much as the scores of all other tokens are apart."""
-
-_MASK = 2**64 - 1
-_CARRIED = VOCABULARY - 1
-
-
-def mix(left: int, right: int) -> int:
-    """Stir two 64-bit numbers into one; no input bit is lost on the way."""
-    stirred = (left ^ (right * 0x9E3779B97F4A7C15)) & _MASK
-    stirred = (stirred * 0xD6E8FEB86659FD93 + 0x2545F4914F6CDD1D) & _MASK
-    return stirred ^ (stirred >> 32)
 
 
 @dataclass(slots=True)
@@ -305,7 +289,7 @@ def embed(token: int) -> int:
 
 def carrying(row: int, mixed: int) -> int:
     """Return `mixed` with the token that `row` carries, as a residual stream would keep it."""
-    return mixed & ~_CARRIED | row & _CARRIED
+    return mixed & ~CARRIED | row & CARRIED
 
 
 def pack_rows(rows: Sequence[int]) -> Activation:
@@ -319,62 +303,6 @@ def unpack_rows(activation: Activation, length: int) -> list[int]:
     if hidden.shape[-2:] != (length, HIDDEN_SIZE) or hidden.nbytes != length * ROW_BYTES:
         raise BadField("activation", f"shape [1, {length}, {HIDDEN_SIZE}] fp32", hidden.shape)
     return list(struct.unpack(f"<{length}Q", activation.data))
-
-
-def draw(row: int, position: int, history: Sequence[int], sampling: SamplingParams) -> SampledToken:
-    """Draw a token; the draw is keyed by (seed, position), never by a running generator."""
-    raw = [mix(row, token) / 2**61 for token in range(VOCABULARY)]
-    raw[favourite(row)] += FAVOUR
-    scores = _penalised(raw, position, history, sampling)
-    if sampling.temperature > 0.0:
-        key = mix(sampling.seed, position)
-        scores = [
-            score / sampling.temperature + _gumbel(mix(key, token))
-            for token, score in enumerate(scores)
-        ]
-    forced = sampling.forced_at(position)
-    token = max(range(VOCABULARY), key=lambda each: (each == forced, scores[each], -each))
-    if sampling.logprobs is None:
-        return SampledToken(token)
-    return _with_logprobs(token, raw, sampling.logprobs)
-
-
-def favourite(row: int) -> int:
-    """The token that likely follows: two alternate, until in one row of four a third is drawn.
-
-    So texts repeat themselves, drafts are often right, and sometimes wrong.
-    """
-    surprises = (row >> 8) % 4 == 0
-    return (row >> 16) % VOCABULARY if surprises else (row & _CARRIED) ^ 1
-
-
-def _penalised(
-    raw: Sequence[float], position: int, history: Sequence[int], sampling: SamplingParams
-) -> list[float]:
-    scores = list(raw)
-    for token in set(history):
-        if scores[token] > 0.0:
-            scores[token] /= sampling.repetition_penalty
-        else:
-            scores[token] *= sampling.repetition_penalty
-    for token, count in Counter(history[sampling.prompt_length :]).items():
-        scores[token] -= sampling.presence_penalty + sampling.frequency_penalty * count
-    for token, bias in sampling.logit_bias:
-        scores[token] += bias
-    for token in sampling.banned if position < sampling.banned_until else ():
-        scores[token] = -math.inf
-    return scores
-
-
-def _gumbel(bits: int) -> float:
-    return -math.log(-math.log(((bits >> 12) + 0.5) / 2**52))
-
-
-def _with_logprobs(token: int, raw: Sequence[float], count: int) -> SampledToken:
-    total = math.log(sum(math.exp(score) for score in raw))
-    best = sorted(range(VOCABULARY), key=lambda candidate: (-raw[candidate], candidate))[:count]
-    top = tuple(TokenLogprob(candidate, raw[candidate] - total) for candidate in best)
-    return SampledToken(token, raw[token] - total, top)
 
 
 def oracle(
@@ -395,6 +323,7 @@ def oracle(
                 rows.append(carrying(row, number))
         token = draw(rows[-1], len(tokens), tokens, sampling).token_id
         tokens.append(token)
-        if token in stop_ids:
+        told = len(tokens) <= len(prompt) + len(sampling.forced)
+        if token in stop_ids and not told:
             break
     return tuple(tokens[len(prompt) :])
