@@ -76,23 +76,36 @@ def nodes_of(section: Section) -> int:
     return max(1, len(joining) + sum(1 for c in joining if EVERYWHERE.search(c)))
 
 
+INLINE = re.compile(r"`((?:meshnet|make|python -m tools\.)[ a-z][^`]*)`")
+
+
+def written() -> list[tuple[str, str]]:
+    """Every command of a block, and every one within a sentence or a table."""
+    blocks = [(str(section), command) for section in SECTIONS for command in section.commands]
+    inline = [
+        (page.name, command)
+        for page in pages()
+        for command in INLINE.findall(page.read_text(encoding="utf-8"))
+    ]
+    return blocks + inline
+
+
 def test_every_command_is_one_that_meshnet_make_or_python_knows():
     known = get_command(build_app())
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
     wrong = []
-    for section in SECTIONS:
-        for command in section.commands:
-            words = shlex.split(command, comments=True)
-            match [word for word in words if "=" not in word or word.startswith("-")]:
-                case ["make", target, *_]:
-                    right = target in targets
-                case ["python", "-m", module, *_] if module.startswith("tools."):
-                    right = (ROOT / f"{module.replace('.', '/')}.py").is_file()
-                case ["meshnet", *rest]:
-                    right = knows(known, rest)
-                case _:
-                    right = True
-            wrong += [] if right else [f"{section}: {command}"]
+    for where, command in written():
+        words = shlex.split(command, comments=True)
+        match [word for word in words if "=" not in word or word.startswith("-")]:
+            case ["make", target, *_]:
+                right = target in targets
+            case ["python", "-m", module, *_] if module.startswith("tools."):
+                right = (ROOT / f"{module.replace('.', '/')}.py").is_file()
+            case ["meshnet", *rest]:
+                right = knows(known, rest)
+            case _:
+                right = True
+        wrong += [] if right else [f"{where}: {command}"]
 
     assert wrong == []
 
