@@ -19,13 +19,7 @@ from meshnet.core.generation.transcript import (
     Rerouted,
 )
 from meshnet.core.protocol.digest import PrefixDigest
-from meshnet.core.protocol.messages import (
-    ActivationReply,
-    Code,
-    Mode,
-    Refusal,
-    TokenReply,
-)
+from meshnet.core.protocol.messages import ActivationReply, Code, Mode, Refusal, TokenReply
 from meshnet.core.vocabulary import Drawn, Hop, NodeId, Route, SampledToken, SessionDescription
 
 NODES = [NodeId(f"node{index}") for index in range(4)]
@@ -69,6 +63,15 @@ def survive(talk: Talk, *lengths: int | None, ids=(1, 2, 3, 7)) -> list[object]:
         for hop, length in zip(talk.machine.route.hops, lengths, strict=True)
     ]
     return list(talk.tell(Located(tuple(found))))
+
+
+def filling() -> Talk:
+    """A spare holds nothing yet of what the hop before it has sent again."""
+    talk = talk_of()
+    lose_middle(talk, with_spare(talk.machine.route, 1))
+    survive(talk, 4, None, 3)
+    talk.reply(replayed(3))
+    return talk
 
 
 def asked(forward: Forward) -> tuple[object, ...]:
@@ -318,10 +321,7 @@ def test_an_older_spare_is_filled_by_a_prefill_that_it_answers_as_ever():
 
 
 def test_a_spare_that_dies_while_it_is_filled_is_replaced_as_well():
-    talk = talk_of()
-    lose_middle(talk, with_spare(talk.machine.route, 1))
-    survive(talk, 4, None, 3)
-    talk.reply(replayed(3))
+    talk = filling()
 
     talk.lose()
     talk.pass_deadline()
@@ -369,10 +369,7 @@ def test_an_answer_of_the_attempt_before_the_loss_counts_for_nothing():
 
 
 def test_a_fill_that_is_answered_with_a_token_is_a_lost_hop():
-    talk = talk_of()
-    lose_middle(talk, with_spare(talk.machine.route, 1))
-    survive(talk, 4, None, 3)
-    talk.reply(replayed(3))
+    talk = filling()
 
     talk.reply(TokenReply(Drawn((SampledToken(9),)), "", 3))
     talk.pass_deadline()
@@ -382,10 +379,7 @@ def test_a_fill_that_is_answered_with_a_token_is_a_lost_hop():
 
 
 def test_a_spare_without_room_is_waited_for():
-    talk = talk_of()
-    lose_middle(talk, with_spare(talk.machine.route, 1))
-    survive(talk, 4, None, 3)
-    talk.reply(replayed(3))
+    talk = filling()
 
     talk.reply(Refusal(Code.NO_ROOM, "full", retry_after_s=1.0))
     assert talk.waiting == []
@@ -395,10 +389,7 @@ def test_a_spare_without_room_is_waited_for():
 
 
 def test_no_token_is_lost_or_repeated_when_the_consumer_is_slow_after_a_recovery():
-    talk = talk_of()
-    lose_middle(talk, with_spare(talk.machine.route, 1))
-    survive(talk, 4, None, 3)
-    talk.reply(replayed(3))
+    talk = filling()
     talk.reply(filled(3))
     while talk.tokens != [7, 8]:
         talk.reply(talk.right_answer(token=8))
