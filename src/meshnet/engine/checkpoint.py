@@ -242,7 +242,7 @@ def _tensor_files(path: Path) -> dict[str, str]:
             files = json.loads((path / INDEX).read_text(encoding="utf-8"))["weight_map"]
             # A name with a separator could point outside the directory.
             safe = {str(name): Path(str(file)).name for name, file in files.items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ModelError(f"{path / INDEX}: not an index of tensors: {error!r}") from error
         return safe
     if (path / SINGLE).is_file():

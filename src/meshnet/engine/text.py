@@ -278,7 +278,7 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path}: not readable as JSON: {error}") from error
     if not isinstance(values, dict):
         raise ModelError(f"{path}: expected a JSON object, got {type(values).__name__}")
