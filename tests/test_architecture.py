@@ -23,6 +23,7 @@ EFFECTS = {
 }  # fmt: skip
 WALL_CLOCK = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "date.today"}
 MAY_KNOW_THE_DATE = {
+    "telemetry/spans.py",  # when a span was: collectors lay those of all machines side by side
     "gateway/ambient.py",  # `created` of an answer
     "cli/bench/results.py",  # the date in a report
     "cli/composition.py",  # the age in a session id, compared with no clock

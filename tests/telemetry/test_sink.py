@@ -5,6 +5,7 @@ from typing import get_args
 
 import pytest
 
+from meshnet.core.vocabulary import TraceContext
 from meshnet.telemetry.events import (
     Event,
     FirstToken,
@@ -102,3 +103,14 @@ def test_no_event_has_room_for_a_prompt_a_token_or_an_activation(kind: type):
     names = {field.name for field in fields(kind)}
 
     assert not names & {"prompt", "text", "tokens_ids", "token_ids", "token_id", "activation"}
+
+
+def test_a_log_line_names_the_trace_that_its_event_is_of():
+    telemetry, stream = sink()
+    trace = TraceContext("a" * 32, "b" * 16, sampled=True)
+
+    telemetry.record(Refilled("lost", "s1", attempt=2, request="r1", trace=trace))
+
+    line = json.loads(stream.getvalue())
+    assert (line["trace_id"], line["session"], line["request"]) == ("a" * 32, "s1", "r1")
+    assert "trace" not in line

@@ -29,6 +29,7 @@ from meshnet.core.vocabulary import (
     NodeId,
     SampledToken,
     SessionId,
+    TraceContext,
 )
 from meshnet.wire.http_client import HttpHopClient
 from meshnet.wire.stream_peers import Peers, PeerStreams
@@ -92,6 +93,14 @@ async def test_a_step_goes_from_node_to_node_and_the_last_one_answers_the_head()
         assert [asked.past_length for asked in service.seen] == [17, 18, 19]
         assert all(asked.activation == activation(1) for asked in service.seen)
     assert [len(service.seen[0].route) for service in mesh.services] == [2, 1, 0]
+
+
+async def test_the_trace_of_a_step_goes_with_it_over_all_nodes():
+    trace = TraceContext("a" * 32, "b" * 16, True)
+    async with three() as mesh:
+        await mesh.head.chain(IDS, replace(step(), traceparent=trace), 10)
+
+    assert [service.seen[0].traceparent for service in mesh.services] == [trace] * 3
 
 
 async def test_steps_asked_one_after_the_other_go_in_that_order_also_while_streams_open():

@@ -29,7 +29,14 @@ from meshnet.core.protocol.messages import (
     Reply,
     TokenReply,
 )
-from meshnet.core.vocabulary import Drawn, HopLost, ModelId, SampledToken, SessionId
+from meshnet.core.vocabulary import (
+    Drawn,
+    HopLost,
+    ModelId,
+    SampledToken,
+    SessionId,
+    TraceContext,
+)
 from meshnet.wire.http_client import HttpHopClient
 from meshnet.wire.stream_bounds import BoundedStreamProtocol
 from meshnet.wire.stream_pool import StreamPool
@@ -83,6 +90,7 @@ async def test_the_steps_of_a_session_go_over_one_stream():
         replace(
             decode(), model=ModelId("m/ö"), fingerprint="f", trace="t-1", owner="o-1", attempt=3
         ),
+        replace(decode(), traceparent=TraceContext("a" * 32, "b" * 16, True)),
         ForwardRequest(Mode.PREFILL, S, tokens=(1, 2), activation=activation(2), want_token=False),
         ForwardRequest(Mode.PREFILL, S, tokens=tuple(range(3000)), activation=activation(3000, 64)),
     ],

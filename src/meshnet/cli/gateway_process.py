@@ -10,7 +10,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, closing, nullcontext
 from dataclasses import asdict
 
 from starlette.requests import Request
@@ -30,6 +30,7 @@ from meshnet.cli.registries import EtcdPlace, check_registry, registry_place
 from meshnet.cli.report import NodeReport, as_json, report_of
 from meshnet.cli.serving import run_loop, stop_on_signals
 from meshnet.cli.settings import Settings, SettingsError, base_url
+from meshnet.cli.telling import Telling
 from meshnet.core.vocabulary import LayerRange, ModelId, NodeId
 from meshnet.engine.models.pull import LocalModel
 from meshnet.gateway.app import gateway_app
@@ -99,9 +100,8 @@ async def _serve(
     place: str | EtcdPlace | None,
     as_json: bool,
 ) -> None:
-    live = Live()
-    telemetry = gateway_telemetry(settings, live)
-    with stop_on_signals() as stop:
+    with closing(Telling(settings)) as telling, stop_on_signals() as stop:
+        telemetry = telling.telemetry
         source = await asyncio.to_thread(resolve_model, settings.model, settings)
         text = await asyncio.to_thread(load_text, source)
         async with (
@@ -112,7 +112,7 @@ async def _serve(
                 nodes,
                 telemetry.record,
                 declared=declared,
-                through=live.watching,
+                through=telling.watching,
             ) as composition,
             _mesh(settings, composition, source, telemetry.record, place) as mesh,
         ):
@@ -123,7 +123,7 @@ async def _serve(
                 settings,
                 composition,
                 telemetry,
-                live,
+                telling.live,
                 stop,
                 lambda url: print_ready("gateway", url, os.getpid(), as_json=as_json),
                 mesh,
@@ -141,16 +141,6 @@ def _mesh(
     if place is None and not keeps_registry(settings):
         return nullcontext()
     return mesh_gateway(settings, composition, source, record, elsewhere=place)
-
-
-def gateway_telemetry(settings: Settings, live: Live) -> Telemetry:
-    return Telemetry(
-        stream=sys.stderr,
-        log_format=settings.log_format,
-        level=settings.log_level,
-        role="gateway",
-        also=live.record,
-    )
 
 
 def quiet_telemetry(settings: Settings) -> Telemetry:
@@ -174,10 +164,7 @@ async def serve_api(
     mesh: MeshGateway | None = None,
 ) -> None:
     """Answer the API until `stop` is set; running answers get a moment to end."""
-    gateway_settings = GatewaySettings(
-        api_keys=tuple(key.get_secret_value() for key in settings.api_keys),
-        deadline_s=settings.request_timeout_seconds,
-    )
+    gateway_settings = _gateway_settings(settings)
     secret = settings.mesh_token
     app = DrainMount(
         api_app(composition, gateway_settings, telemetry, live, mesh),
@@ -205,6 +192,14 @@ async def serve_api(
             if mesh is not None:
                 mesh.close()
             serving.cancel()
+
+
+def _gateway_settings(settings: Settings) -> GatewaySettings:
+    return GatewaySettings(
+        api_keys=tuple(key.get_secret_value() for key in settings.api_keys),
+        deadline_s=settings.request_timeout_seconds,
+        trace_ratio=None if settings.trace_endpoint is None else settings.trace_ratio,
+    )
 
 
 def api_app(

@@ -30,6 +30,7 @@ from meshnet.cli.options import print_ready
 from meshnet.cli.serving import run_loop, stop_on_signals, url_of
 from meshnet.cli.settings import Settings, SettingsError
 from meshnet.cli.shard_loading import ShardChoice, ShardLoader, Through
+from meshnet.cli.tracing import spans_of
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.vocabulary import LayerRange, MemberState, ModelId, NodeId
 from meshnet.engine.heap import give_back
@@ -99,11 +100,13 @@ class _Node:
         self._url = url_of(self._listener)
         secret = settings.mesh_token
         self._token = None if secret is None else secret.get_secret_value()
+        self._spans = spans_of(settings, role="node", instance=self._url)
         self._telemetry = Telemetry(
             stream=sys.stderr,
             log_format=settings.log_format,
             level=settings.log_level,
             role="node",
+            also=() if self._spans is None else (self._spans.observe,),
         )
         self._peers = {NodeId(url): url for url in settings.peers}
         self._known = dict(self._peers)
@@ -158,6 +161,8 @@ class _Node:
                     server.cancel()
         finally:
             self._compute.close(STOP_DEADLINE_S)
+            if self._spans is not None:
+                self._spans.close()
 
     async def _work(self, stop: asyncio.Event) -> None:
         """Load and take part in the mesh until `stop`, and leave it."""

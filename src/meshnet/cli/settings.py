@@ -196,6 +196,18 @@ class Settings(BaseSettings):
         description="Time of one step on one node; 8 times as long while the node is at it",
     )
     start_timeout_seconds: float = Field(300.0, gt=0, description="Deadline of a node's start")
+    trace_endpoint: str | None = Field(
+        None,
+        min_length=1,
+        description="OTLP/HTTP collector that spans are sent to, such as `http://127.0.0.1:4318`; "
+        "needs the extra `otel`",
+    )
+    trace_ratio: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="Part of the requests that are traced, of those whose client does not say",
+    )
     log_format: LogFormat = Field(LogFormat.CONSOLE, description="`console` or `json`")
     log_level: LogLevel = Field(LogLevel.INFO, description="`debug`, `info`, `warning` or `error`")
 

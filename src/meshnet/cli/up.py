@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 
 from meshnet.cli.gateway_process import (
-    gateway_telemetry,
     refuse_exposed,
     refuse_taken_port,
     serve_api,
 )
-from meshnet.cli.live.endpoint import Live
 from meshnet.cli.local_mesh import local_mesh
 from meshnet.cli.local_nodes import local_launcher, split_layers
 from meshnet.cli.models import resolve_model
 from meshnet.cli.options import print_ready
 from meshnet.cli.serving import run_loop, stop_on_signals
 from meshnet.cli.settings import Settings
+from meshnet.cli.telling import Telling
 from meshnet.core.vocabulary import LayerRange
 from meshnet.engine.models.pull import LocalModel
 
@@ -34,22 +34,21 @@ def up(settings: Settings, *, nodes: int, split: str | None, as_json: bool) -> N
 async def _up(
     settings: Settings, source: LocalModel, nodes: int, split: str | None, as_json: bool
 ) -> None:
-    live = Live()
-    telemetry = gateway_telemetry(settings, live)
     layers = split_layers(source, nodes=nodes, split=split)
-    launcher = local_launcher(settings, layers, telemetry.record)
-    with stop_on_signals() as stop:
+    with closing(Telling(settings)) as telling, stop_on_signals() as stop:
+        telemetry = telling.telemetry
+        launcher = local_launcher(settings, layers, telemetry.record)
         announce_start(source.name, layers)
         print(f"logs of the nodes: {launcher.log_dir}", file=sys.stderr)
         async with local_mesh(
-            settings, source, launcher, telemetry.record, stop, through=live.watching
+            settings, source, launcher, telemetry.record, stop, through=telling.watching
         ) as composition:
             if composition is not None:
                 await serve_api(
                     settings,
                     composition,
                     telemetry,
-                    live,
+                    telling.live,
                     stop,
                     lambda url: _tell_ready(url, as_json=as_json),
                 )

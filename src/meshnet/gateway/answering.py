@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from meshnet.core.vocabulary import TraceContext
 from meshnet.gateway.assembly import Piece, pieces
 from meshnet.gateway.auth import OWNER
 from meshnet.gateway.bodies import body_too_slow, read_body
@@ -37,6 +38,8 @@ DEFAULT_MODEL = "default"
 CLIENT_GONE = 499
 REQUEST_ID = "meshnet.request_id"
 """Where the boundary leaves the request id in the ASGI scope."""
+TRACE = "meshnet.trace"
+"""And the span of the request, or None."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 _IGNORED_MAX = 32
 
@@ -47,6 +50,7 @@ class Asker:
 
     trace: str
     owner: str | None = None
+    traceparent: TraceContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class Service:
             seed=self.ambient.new_seed() if seed is None else seed,
             deadline_s=self.settings.deadline_s,
             trace=asker.trace,
+            traceparent=asker.traceparent,
             owner=asker.owner,
             where=where,
             count=asked.choices,
@@ -134,7 +139,8 @@ async def answer(
     body = await _body(service, request)
     if body is None:
         return Response(status_code=CLIENT_GONE)
-    asker = Asker(request.scope[REQUEST_ID], request.scope.get(OWNER))
+    scope = request.scope
+    asker = Asker(scope[REQUEST_ID], scope.get(OWNER), scope.get(TRACE))
     job = await asyncio.to_thread(prepare, service, body, asker)
     if job.delivery.stream:
         return EventStream(

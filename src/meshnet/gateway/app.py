@@ -72,7 +72,7 @@ def gateway_app(
     add_page(app, page)
     keys = KeyRing(settings.api_keys, secret=secret)
     app.add_middleware(Authenticated, keys=keys, public=frozenset(page))
-    app.add_middleware(Boundary, ambient=ambient, record=record)
+    app.add_middleware(Boundary, ambient=ambient, record=record, trace_ratio=settings.trace_ratio)
     return app
 
 

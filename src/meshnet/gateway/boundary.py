@@ -14,7 +14,8 @@ from collections.abc import Callable
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from meshnet.gateway.answering import CLIENT_GONE, REQUEST_ID
+from meshnet.core.vocabulary import TraceContext
+from meshnet.gateway.answering import CLIENT_GONE, REQUEST_ID, TRACE
 from meshnet.gateway.errors import SERVER_ERROR, ApiError, error_response
 from meshnet.gateway.ports import Ambient
 from meshnet.telemetry.events import Event, Fault, GatewayAnswered
@@ -34,20 +35,45 @@ def tidy(path: str) -> str:
     return _SLASHES.sub("/", path).rstrip("/") or "/"
 
 
+def trace_of(traceparent: str, ambient: Ambient, ratio: float | None) -> TraceContext | None:
+    """Return a span under the client's, else, of that part of the requests, of a trace of ours."""
+    if (given := TraceContext.parse(traceparent)) is not None:
+        return given.child(_span_id(ambient))
+    if ratio is None:
+        return None
+    sampled = ambient.new_seed() < ratio * 2**64
+    return TraceContext(_span_id(ambient) + _span_id(ambient), _span_id(ambient), sampled)
+
+
+def _span_id(ambient: Ambient) -> str:
+    return f"{ambient.new_seed() or 1:016x}"
+
+
 class Boundary:
-    def __init__(self, app: ASGIApp, ambient: Ambient, record: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        ambient: Ambient,
+        record: Callable[[Event], None],
+        trace_ratio: float | None = None,
+    ) -> None:
         self._app = app
         self._ambient = ambient
         self._record = record
+        self._trace_ratio = trace_ratio
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         started_at = self._ambient.clock()
-        request = request_id(Headers(scope=scope).get("x-request-id", ""), self._ambient)
+        headers = Headers(scope=scope)
+        request = request_id(headers.get("x-request-id", ""), self._ambient)
+        # Probes and scrapes come for ever: only who asks for a trace of them gets one.
+        ratio = self._trace_ratio if scope["method"] == "POST" else None
+        trace = trace_of(headers.get("traceparent", ""), self._ambient, ratio)
         answering = _Answering(send, request)
-        scope = {**scope, "path": tidy(scope["path"]), REQUEST_ID: request}
+        scope = {**scope, "path": tidy(scope["path"]), REQUEST_ID: request, TRACE: trace}
         try:
             await self._app(scope, receive, answering.send)
         except Exception as error:  # Process boundary: one request fails, and it is told.
@@ -63,6 +89,7 @@ class Boundary:
                     status=answering.status or CLIENT_GONE,
                     duration_s=self._ambient.clock() - started_at,
                     request=request,
+                    trace=trace,
                 )
             )
 

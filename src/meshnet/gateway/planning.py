@@ -11,7 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from meshnet.core.vocabulary import POSITIONS_MAX, GrammarError, SamplingParams, TextTooLong
+from meshnet.core.vocabulary import (
+    POSITIONS_MAX,
+    GrammarError,
+    SamplingParams,
+    TextTooLong,
+    TraceContext,
+)
 from meshnet.gateway.errors import ApiError, context_exceeded, invalid, unsupported
 from meshnet.gateway.ports import TextModel
 from meshnet.gateway.requests import SamplingFields
@@ -71,6 +77,8 @@ class Choices:
     echo: bool = False
     required: tuple[dict[str, Any], ...] = ()
     """Tools of which the answer has to call one."""
+    traceparent: TraceContext | None = None
+    """The span of the request."""
 
     @property
     def scores(self) -> bool:
@@ -107,6 +115,7 @@ def plan(prompt: list[int], text: TextModel, choices: Choices) -> Plan:
         stop_ids=stop_ids,
         deadline_s=choices.deadline_s,
         trace=choices.trace,
+        traceparent=choices.traceparent,
         owner=choices.owner,
         prefix_owner=None if sampling.forced else choices.owner or EVERYBODY,
     )

@@ -39,6 +39,8 @@ class GatewaySettings:
     """Time for a body to arrive."""
     stall_s: float = 60.0
     """How long a client may leave a stream unread before it counts as gone."""
+    trace_ratio: float | None = None
+    """Part of the requests without a trace that get one; None: none, and nobody told spans."""
     limits: ApiLimits = ApiLimits()
 
     def __post_init__(self) -> None:

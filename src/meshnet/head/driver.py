@@ -137,9 +137,10 @@ class Head:
         Raises GenerationFailed: what was yielded before stays valid.
         """
         session = self._new_session_id()
+        request = request.traced_as(session)
         deadline_at = self._clock() + request.deadline_s
         seen = Observation(
-            self.counters, self._record, self._clock, session=session, trace=request.trace
+            self.counters, self._record, self._clock, session=session, request=request
         )
         route, taken = await self._admit(session, request, deadline_at, seen)
         run = GenerationRun(
@@ -250,6 +251,7 @@ class Head:
             deadline_at=deadline_at,
             reserved=route.kv_cache,
             trace=request.trace,
+            traceparent=request.traceparent,
             owner=request.owner,
             adoption=None if taken is None else taken.adoption,
             lingers=request.prefix_owner is not None and self._limits.prefixes.sessions_max > 0,

@@ -10,6 +10,7 @@ from meshnet.core.generation.transcript import Refilling, Reroute
 from meshnet.core.protocol.messages import ForwardRequest, Mode
 from meshnet.core.vocabulary import Route, SessionId
 from meshnet.head.counters import HeadCounters
+from meshnet.head.seam import GenerationRequest
 from meshnet.telemetry.events import (
     FailedOver,
     FirstToken,
@@ -35,10 +36,11 @@ class Observation:
         clock: Callable[[], float],
         *,
         session: SessionId,
-        trace: str | None,
+        request: GenerationRequest,
     ) -> None:
         self._counters, self._record, self._clock = counters, record, clock
-        self._session, self._trace = session, trace
+        self._session, self._request = session, request.trace
+        self._trace = request.traceparent
         self._began_at = clock()
         self._holding = False
         self._queue_s: float | None = None
@@ -48,7 +50,7 @@ class Observation:
         self._last_token_s = 0.0
         self._outcome = CANCELLED
         counters.started += 1
-        record(GenerationAsked(session, trace))
+        record(GenerationAsked(session, request.trace, self._trace))
 
     @property
     def ttft_s(self) -> float | None:
@@ -62,7 +64,12 @@ class Observation:
         self._queue_s = self.duration_s
         self._record(
             GenerationStarted(
-                self._session, self._trace, len(route.hops), prompt_tokens, self._queue_s
+                self._session,
+                self._request,
+                len(route.hops),
+                prompt_tokens,
+                self._queue_s,
+                self._trace,
             )
         )
 
@@ -79,7 +86,7 @@ class Observation:
 
     def rerouting(self, asked: Reroute) -> None:
         if asked.lost and asked.avoid is not None:
-            self._record(FailedOver(asked.avoid.node, self._session, self._trace))
+            self._record(FailedOver(asked.avoid.node, self._session, self._request, self._trace))
 
     def refilling(self, refilling: Refilling) -> None:
         if self._refill is None:
@@ -92,16 +99,24 @@ class Observation:
                 refilling.reason.value,
                 self._session,
                 refilling.attempt,
-                self._trace,
+                self._request,
                 refilling.positions,
                 refilling.partial,
+                self._trace,
             )
         )
 
     def moved(self, moved: Moved) -> None:
         self._counters.moves += 1
         self._record(
-            SessionMoved(self._session, moved.hops, moved.bytes, moved.duration_s, self._trace)
+            SessionMoved(
+                self._session,
+                moved.hops,
+                moved.bytes,
+                moved.duration_s,
+                self._request,
+                self._trace,
+            )
         )
 
     def token(self) -> None:
@@ -109,10 +124,11 @@ class Observation:
         self._last_token_s = self.duration_s
         if self._ttft_s is None:
             self._ttft_s = self._last_token_s
-            self._record(FirstToken(self._ttft_s, self._session, self._trace))
+            self._record(FirstToken(self._ttft_s, self._session, self._request, self._trace))
         if self._refill is not None:
             (reason, began), self._refill = self._refill, None
-            self._record(Recovered(reason, self._session, self._clock() - began, self._trace))
+            took_s = self._clock() - began
+            self._record(Recovered(reason, self._session, took_s, self._request, self._trace))
 
     def finished(self, outcome: str) -> None:
         self._outcome = outcome
@@ -138,7 +154,8 @@ class Observation:
                 refills=0 if stats is None else stats.refills,
                 duration_s=self.duration_s,
                 session=self._session,
-                request=self._trace,
+                request=self._request,
+                trace=self._trace,
                 reused=0 if stats is None else stats.reused,
                 ttft_s=self._ttft_s,
                 decode_s=self._last_token_s - (self._ttft_s or 0.0),

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 from meshnet.core.generation.accounting import HopStats
 from meshnet.core.generation.transcript import FailureCode, FinishReason
-from meshnet.core.vocabulary import MeshnetError, SampledToken, SamplingParams, SessionId
+from meshnet.core.vocabulary import (
+    MeshnetError,
+    SampledToken,
+    SamplingParams,
+    SessionId,
+    TraceContext,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +25,8 @@ class GenerationRequest:
 
     `prefix_owner` names whose ended sessions this one may go on from, and for whom it is kept in
     turn; without one it is kept for nobody.
+
+    `traceparent` is the span that the generation is under.
     """
 
     prompt: tuple[int, ...]
@@ -28,6 +37,7 @@ class GenerationRequest:
     trace: str | None = None
     owner: str | None = None
     prefix_owner: str | None = None
+    traceparent: TraceContext | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt or self.tokens_max < 1:
@@ -35,6 +45,13 @@ class GenerationRequest:
                 f"generation: expected a prompt and tokens_max >= 1, "
                 f"got {len(self.prompt)} tokens and {self.tokens_max}"
             )
+
+    def traced_as(self, session: SessionId) -> GenerationRequest:
+        """Return the same with a span of its own, which everything about it is under."""
+        if self.traceparent is None:
+            return self
+        span_id = blake2b(session.encode(), digest_size=8).hexdigest()
+        return replace(self, traceparent=self.traceparent.child(span_id))
 
 
 @dataclass(frozen=True, slots=True)

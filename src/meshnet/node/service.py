@@ -393,6 +393,7 @@ class NodeService(Generic[S]):
                 batch=spent.batch,
                 session=request.session,
                 request=request.trace,
+                trace=request.traceparent,
                 positions=spent.positions,
             )
         )

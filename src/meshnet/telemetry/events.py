@@ -3,13 +3,16 @@
 Invariants
     * no event carries a prompt, a token id, a text or an activation;
     * an event that concerns one request carries its request id, one that concerns a session its
-      session id, so that one `grep` follows a request over all processes.
+      session id, so that one `grep` follows a request over all processes; and its `trace`, the
+      span that it is about or under, if the request has one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from meshnet.core.vocabulary import TraceContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class ForwardServed:
     session: str | None = None
     request: str | None = None
     positions: int = 0
+    trace: TraceContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,21 @@ class GenerationAsked:
 
     session: str
     request: str | None = None
+    trace: TraceContext | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepAsked:
+    """A head had a step run by `nodes`, which handed it on. Told of traced requests only."""
+
+    mode: str
+    nodes: tuple[str, ...]
+    positions: int
+    duration_s: float
+    ok: bool
+    session: str | None = None
+    request: str | None = None
+    trace: TraceContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +123,7 @@ class GenerationStarted:
     hops: int
     prompt_tokens: int
     queue_s: float = 0.0
+    trace: TraceContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +139,7 @@ class Refilled:
     request: str | None = None
     positions: int = 0
     partial: bool = False
+    trace: TraceContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +150,7 @@ class Recovered:
     session: str
     duration_s: float
     request: str | None = None
+    trace: TraceContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +160,7 @@ class FailedOver:
     node: str
     session: str
     request: str | None = None
+    trace: TraceContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +172,7 @@ class SessionMoved:
     bytes: int
     duration_s: float
     request: str | None = None
+    trace: TraceContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +180,7 @@ class FirstToken:
     ttft_s: float
     session: str
     request: str | None = None
+    trace: TraceContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +205,7 @@ class GenerationFinished:
     """Steps of hops, those of each counted."""
     waited_s: float = 0.0
     """For them, by the head."""
+    trace: TraceContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +215,7 @@ class GatewayAnswered:
     status: int
     duration_s: float
     request: str
+    trace: TraceContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +286,7 @@ Event = (
     | ShardFailed
     | GenerationAsked
     | GenerationStarted
+    | StepAsked
     | Refilled
     | Recovered
     | FailedOver

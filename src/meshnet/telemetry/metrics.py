@@ -35,6 +35,7 @@ from meshnet.telemetry.events import (
     ShardDegraded,
     ShardFailed,
     ShardLoaded,
+    StepAsked,
 )
 from meshnet.telemetry.families import BOTH, GATEWAY, NODE, Families, Family
 from meshnet.telemetry.tallies import StepTallies
@@ -198,7 +199,7 @@ class Metrics:
                 self._restarts.inc()
             case Fault():
                 self._faults.inc()
-            case ChildStarted() | ProcessReady() | ShardDegraded():
+            case ChildStarted() | ProcessReady() | ShardDegraded() | StepAsked():
                 pass
             case MemberSeen() | LayersAssigned() | RegistryAway():
                 pass

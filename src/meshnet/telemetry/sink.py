@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import Enum
 from typing import Any, TextIO
@@ -32,7 +33,7 @@ from meshnet.telemetry.events import (
     ShardDegraded,
     ShardFailed,
     ShardLoaded,
-    record_nothing,
+    StepAsked,
 )
 from meshnet.telemetry.metrics import Metrics
 from meshnet.telemetry.pace import Pace
@@ -65,9 +66,9 @@ class Telemetry:
         log_format: LogFormat = LogFormat.CONSOLE,
         level: LogLevel = LogLevel.INFO,
         role: str = "",
-        also: Record = record_nothing,
+        also: Sequence[Record] = (),
     ) -> None:
-        """`also` hears every event, whatever its level."""
+        """`also` hear every event, whatever its level."""
         self.metrics = Metrics()
         self.pace = Pace()
         self._lowest = level.number
@@ -77,7 +78,8 @@ class Telemetry:
     def record(self, event: Event) -> None:
         self.metrics.observe(event)
         self.pace.observe(event)
-        self._also(event)
+        for hear in self._also:
+            hear(event)
         level = _level_of(event)
         if level < self._lowest:
             return  # a step tells two events: what nobody sees is not put into words
@@ -89,12 +91,14 @@ class Telemetry:
 
 def _fields(event: Event) -> dict[str, Any]:
     shown = {key: value for key, value in asdict(event).items() if value is not None}
+    if (trace := shown.pop("trace", None)) is not None:
+        shown["trace_id"] = trace["trace_id"]
     return {k: round(v, 6) if isinstance(v, float) else v for k, v in shown.items()}
 
 
 def _level_of(event: Event) -> int:
     match event:
-        case ForwardServed(outcome="ok") | SessionsHeld() | FirstToken():
+        case ForwardServed(outcome="ok") | StepAsked() | SessionsHeld() | FirstToken():
             return logging.DEBUG
         case GenerationAsked() | GenerationStarted():
             return logging.DEBUG

@@ -78,6 +78,7 @@ class PeerStreams:
             fingerprint=opening.fingerprint,
             wire=opening.wire,
             trace=opening.trace,
+            traceparent=opening.traceparent,
             owner=opening.owner,
         )
         self._pool.trust(node)

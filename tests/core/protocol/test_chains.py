@@ -34,6 +34,7 @@ from meshnet.core.vocabulary import (
     SamplingParams,
     SessionId,
     TensorSpec,
+    TraceContext,
 )
 
 LIMITS = Limits()
@@ -85,6 +86,7 @@ def test_whatever_else_a_step_says_is_handed_on():
         trace="t",
         owner="o",
         fill=True,
+        traceparent=TraceContext("a" * 32, "b" * 16, True),
     )
     plain = ForwardRequest(Mode.PREFILL)
     silent = {

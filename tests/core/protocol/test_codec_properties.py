@@ -39,6 +39,7 @@ from meshnet.core.vocabulary import (
     SamplingParams,
     TensorSpec,
     TokenLogprob,
+    TraceContext,
 )
 
 LIMITS = Limits()
@@ -83,6 +84,15 @@ def activations(draw: st.DrawFn, length: int) -> Activation:
     return Activation(tuple(specs), draw(st.binary(min_size=size, max_size=size)))
 
 
+def traces() -> st.SearchStrategy[TraceContext]:
+    return st.builds(
+        TraceContext,
+        st.integers(1, 2**128 - 1).map("{:032x}".format),
+        st.integers(1, 2**64 - 1).map("{:016x}".format),
+        st.booleans(),
+    )
+
+
 @st.composite
 def requests(draw: st.DrawFn) -> ForwardRequest:
     mode = draw(st.sampled_from(Mode))
@@ -113,6 +123,7 @@ def requests(draw: st.DrawFn) -> ForwardRequest:
         deadline_ms=draw(st.none() | st.integers(0, 10**9)),
         wire=draw(st.integers(0, 9)),
         trace=draw(st.none() | st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True)),
+        traceparent=draw(st.none() | traces()),
         owner=draw(st.none() | st.from_regex(r"[A-Za-z0-9._-]{1,32}", fullmatch=True)),
         stages=draw(st.integers(1, 64)),
         tokens=tokens,

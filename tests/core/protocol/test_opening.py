@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import ForwardRequest, Mode
 from meshnet.core.protocol.opening import Opening
-from meshnet.core.vocabulary import ModelId, SessionId
+from meshnet.core.vocabulary import ModelId, SessionId, TraceContext
 
 STEP = ForwardRequest(
     mode=Mode.DECODE,
@@ -23,6 +24,21 @@ STEP = ForwardRequest(
     owner="o",
     stages=2,
 )
+
+
+def test_a_step_under_another_span_goes_over_the_same_stream():
+    """A trace decides nothing, not even which stream is taken."""
+    traced = replace(STEP, traceparent=TraceContext("a" * 32, "b" * 16, True))
+
+    assert Opening.of(traced).covers(STEP)
+    assert Opening.of(STEP).covers(traced)
+
+
+@pytest.mark.parametrize("unreadable", ["", "00-abc", "00-" + "0" * 32 + "-" + "b" * 16 + "-01"])
+def test_a_traceparent_that_cannot_be_read_is_as_if_absent(unreadable: str):
+    opening = Opening.parse("s", [("traceparent", unreadable)], Limits())
+
+    assert opening == Opening(SessionId("s"))
 
 
 def test_a_stream_covers_the_steps_that_follow():

@@ -99,6 +99,7 @@ def _request(
         activation=activation,
         route=rest,
         trace=spec.trace,
+        traceparent=spec.traceparent,
         owner=spec.owner,
         stages=_stages(route) if hop is route.hops[0] else 1,
     )

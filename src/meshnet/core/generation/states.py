@@ -10,7 +10,7 @@ from meshnet.core.generation.stopping import StopRules
 from meshnet.core.generation.transcript import RefillReason, Reroute
 from meshnet.core.protocol.messages import Refusal
 from meshnet.core.protocol.moving import TakeRequest
-from meshnet.core.vocabulary import Hop, Route, SamplingParams, SessionId
+from meshnet.core.vocabulary import Hop, Route, SamplingParams, SessionId, TraceContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class GenerationSpec:
     """The session to start from, if the route is the one that holds it."""
     lingers: bool = False
     """A later generation may go on with its session."""
+    traceparent: TraceContext | None = None
 
 
 @dataclass(frozen=True, slots=True)

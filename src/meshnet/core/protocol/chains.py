@@ -82,6 +82,7 @@ def handed_on(step: ForwardRequest, reply: Reply, *, took_ms: int) -> ForwardReq
         adopt=step.adopt,
         activation=reply.activation,
         trace=step.trace,
+        traceparent=step.traceparent,
         owner=step.owner,
         route=step.route[1:],
         stages=1,

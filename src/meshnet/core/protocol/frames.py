@@ -161,10 +161,8 @@ def encode_step(number: int, request: ForwardRequest) -> bytes:
 
 def _meta_of(request: ForwardRequest, described: tuple[TensorSpec, ...]) -> bytes:
     """Return the meta block; a plain decode has none."""
-    if not described and request.sampling is None and request.adopt is None and not request.route:
-        return b""
     if not described and request.sampling is None and request.adopt is None:
-        return _route_meta(request.route)
+        return _route_meta(request.route) if request.route else b""
     return print_meta(
         Meta(
             sampling=request.sampling,
@@ -231,10 +229,7 @@ def _ending(frame: bytes) -> Ending:
 def _step(frame: Buffer, head: tuple[Any, ...], opening: Opening, limits: Limits) -> ForwardRequest:
     _, code, flags, _, attempt, deadline_ms, prefix, past_length, start, stop = head[:10]
     ids, meta_bytes, dtype, dims, drafts = head[10:15]
-    mode = _MODE_OF.get(code)
-    if mode is None or flags & ~_FLAGS:
-        raise BadField("frame.mode", "1 or 2, and flags of this version", (code, flags))
-    _check_past(past_length, mode, limits)
+    mode = _mode(code, flags, past_length, limits)
     _check_absent(flags, attempt, deadline_ms, prefix)
     tokens, at = _ids(frame, ids, limits)
     meta, activation = read_rest(frame, at, meta_bytes, (dtype, dims, head[15:]), limits)
@@ -261,6 +256,7 @@ def _step(frame: Buffer, head: tuple[Any, ...], opening: Opening, limits: Limits
         route=meta.route,
         activation=activation,
         trace=opening.trace,
+        traceparent=opening.traceparent,
         owner=opening.owner,
         stages=opening.stages,
         replay=bool(flags & _REPLAY),
@@ -270,9 +266,13 @@ def _step(frame: Buffer, head: tuple[Any, ...], opening: Opening, limits: Limits
     return request if plain else _checked(request)
 
 
-def _check_past(past_length: int, mode: Mode, limits: Limits) -> None:
+def _mode(code: int, flags: int, past_length: int, limits: Limits) -> Mode:
+    mode = _MODE_OF.get(code)
+    if mode is None or flags & ~_FLAGS:
+        raise BadField("frame.mode", "1 or 2, and flags of this version", (code, flags))
     if past_length > limits.positions or (past_length and mode is not Mode.DECODE):
         raise BadField(h.PAST_LEN, f"0 to {limits.positions} in a decode", past_length)
+    return mode
 
 
 def _ids(frame: Buffer, count: int, limits: Limits) -> tuple[tuple[int, ...], int]:

@@ -13,7 +13,15 @@ from urllib.parse import quote, unquote
 
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import Mode
-from meshnet.core.vocabulary import BadField, DType, LayerRange, ModelId, NodeId, SessionId
+from meshnet.core.vocabulary import (
+    BadField,
+    DType,
+    LayerRange,
+    ModelId,
+    NodeId,
+    SessionId,
+    TraceContext,
+)
 
 SESSION = "X-Meshnet-Session"
 CACHE = "X-Meshnet-Cache"
@@ -40,6 +48,8 @@ STAGES = "X-Meshnet-Stages"
 LINGER = "X-Meshnet-Linger"
 ONWARD = "X-Meshnet-Onward"
 NEXT = "X-Meshnet-Next"
+TRACEPARENT = "traceparent"
+"""W3C's own: not one of ours, and not held against their limit."""
 RETRY_AFTER = "Retry-After"
 CONTENT_TYPE = "Content-Type"
 
@@ -73,7 +83,7 @@ FIELDS = (
 
 INTEGER_DIGITS = 10
 _OURS = "x-meshnet-"
-_SINGLE = {name.lower(): name for name in (*FIELDS, RETRY_AFTER, CONTENT_TYPE)}
+_SINGLE = {name.lower(): name for name in (*FIELDS, TRACEPARENT, RETRY_AFTER, CONTENT_TYPE)}
 _SESSION_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _QUOTED = re.compile(r"(?:[A-Za-z0-9._~:@+/=-]|%[0-9A-F]{2}){1,512}")
 _QUOTED_SAFE = "._~:@+/=-"
@@ -257,6 +267,12 @@ def read_request(found: dict[str, str]) -> str | None:
     if text is not None and _REQUEST_ID.fullmatch(text) is None:
         raise BadField(REQUEST, "1 to 128 of A-Z a-z 0-9 . _ -", text)
     return text
+
+
+def read_traceparent(found: dict[str, str]) -> TraceContext | None:
+    """Return the span that the step is under; what cannot be read counts as absent."""
+    text = found.get(TRACEPARENT)
+    return None if text is None else TraceContext.parse(text)
 
 
 def read_owner(found: dict[str, str]) -> str | None:

@@ -20,6 +20,7 @@ from meshnet.core.vocabulary import (
     ModelId,
     SamplingParams,
     SessionId,
+    TraceContext,
 )
 
 
@@ -75,6 +76,8 @@ class ForwardRequest:
     """Answer with what was kept of these positions, and change nothing (a decode with ids only)."""
     fill: bool = False
     """Whoever ends the step says that it holds the positions, and sends nothing on or back."""
+    traceparent: TraceContext | None = None
+    """The span of the generation, for whoever tells spans."""
 
 
 @dataclass(frozen=True, slots=True)

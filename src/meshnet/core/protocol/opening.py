@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from meshnet.core.protocol import headers as h
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.protocol.messages import ForwardRequest
-from meshnet.core.vocabulary import ModelId, NodeId, SessionId
+from meshnet.core.vocabulary import ModelId, NodeId, SessionId, TraceContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class Opening:
     """Opened by the hop before, which hands on the head's steps: answers go to the head."""
     next: NodeId | None = None
     """To whom steps will be handed on: the node may open a stream there before the first comes."""
+    traceparent: TraceContext | None = None
+    """Of the step that it was opened for. Others may go over it: a trace decides nothing."""
 
     @classmethod
     def of(cls, request: ForwardRequest) -> Opening:
@@ -42,6 +44,7 @@ class Opening:
             owner=request.owner,
             stages=request.stages,
             next=request.route[0].node if request.route else None,
+            traceparent=request.traceparent,
         )
 
     def covers(self, request: ForwardRequest) -> bool:
@@ -75,6 +78,8 @@ class Opening:
             fields[h.ONWARD] = "1"
         if self.next is not None:
             fields[h.NEXT] = h.print_quoted(self.next)
+        if self.traceparent is not None:
+            fields[h.TRACEPARENT] = str(self.traceparent)
         return fields
 
     @classmethod
@@ -91,4 +96,5 @@ class Opening:
             stages=h.read_stages(found),
             onward=h.read_onward(found),
             next=h.read_next(found),
+            traceparent=h.read_traceparent(found),
         )

@@ -36,6 +36,7 @@ from meshnet.core.vocabulary import (
     SessionId,
     TensorSpec,
     TooLarge,
+    TraceContext,
 )
 
 BODY = "body"
@@ -76,6 +77,8 @@ def encode_request(request: ForwardRequest) -> tuple[dict[str, str], list[Buffer
         fields[h.WIRE] = str(request.wire)
     if request.trace is not None:
         fields[h.REQUEST] = request.trace
+    if request.traceparent is not None:
+        fields[h.TRACEPARENT] = str(request.traceparent)
     if request.owner is not None:
         fields[h.OWNER] = request.owner
     if request.stages > 1:
@@ -134,6 +137,7 @@ class RequestHead:
     deadline_ms: int | None
     wire: int
     trace: str | None
+    traceparent: TraceContext | None
     owner: str | None
     stages: int
     frame: Frame
@@ -173,6 +177,7 @@ class RequestHead:
             raw_shape=self.frame.shape if raw else None,
             raw_dtype=self.frame.dtype if raw else None,
             trace=self.trace,
+            traceparent=self.traceparent,
             owner=self.owner,
             stages=self.stages,
             replay=self.replay,
@@ -226,6 +231,7 @@ def parse_head(
         deadline_ms=h.read_integer(found, h.DEADLINE_MS),
         wire=h.read_integer(found, h.WIRE) or 0,
         trace=h.read_request(found),
+        traceparent=h.read_traceparent(found),
         owner=h.read_owner(found),
         stages=h.read_stages(found),
         frame=read_frame(found, content_length, limits),

@@ -58,6 +58,7 @@ from meshnet.core.vocabulary.members import (
 from meshnet.core.vocabulary.routes import Hop, Route, segments_of
 from meshnet.core.vocabulary.speech import Said, Spoken, Thought, ToolCall
 from meshnet.core.vocabulary.steps import ShardStep
+from meshnet.core.vocabulary.tracing import TraceContext
 
 __all__ = [
     "DRAFTS_MAX",
@@ -117,6 +118,7 @@ __all__ = [
     "TokenLogprob",
     "TooLarge",
     "ToolCall",
+    "TraceContext",
     "WeightFormat",
     "WrongShard",
     "check_cover",
