@@ -13,6 +13,7 @@ import typer
 from meshnet import __version__
 from meshnet.cli import chat, commands, options
 from meshnet.cli.bench.commands import bench_app
+from meshnet.cli.doctor import app as doctor
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -46,6 +47,7 @@ def build_app() -> typer.Typer:
     app.command("chat", epilog=chat.EXAMPLES)(chat.chat)
     app.command("status", epilog=commands.STATUS_EXAMPLES)(commands.status)
     app.command("top", epilog=commands.TOP_EXAMPLES)(commands.top)
+    app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
     app.command("plan", epilog=commands.PLAN_EXAMPLES)(commands.plan)
     app.command("drain", epilog=commands.DRAIN_EXAMPLES)(commands.drain)
     app.command("pull", epilog=commands.PULL_EXAMPLES)(commands.pull)

@@ -58,8 +58,8 @@ def show_plan(
 
     Raises MeshnetError.
     """
-    shape = _shape(settings)
-    wanted = _wanted(ask, shape)
+    shape = shape_of(settings)
+    wanted = wanted_of(ask, shape)
     mesh, told = _mesh(settings, url) if nodes is None else (read_file(nodes), None)
     chunking, chain = Chunking(settings.prefill_chunk), settings.routes != "star"
     made = plan(shape, mesh, wanted, cutting=chunking.ends, chain=chain)
@@ -127,7 +127,8 @@ def _set_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _shape(settings: Settings) -> ModelShape:
+def shape_of(settings: Settings) -> ModelShape:
+    """Return the shape of the model that is set. Raises MeshnetError."""
     from meshnet.engine.model_shape import model_shape
 
     found = resolve_shape(settings.model, settings)
@@ -136,7 +137,8 @@ def _shape(settings: Settings) -> ModelShape:
         return model_shape(found.path, weights, model=ModelId(found.name))
 
 
-def _wanted(ask: Ask, shape: ModelShape) -> Wanted:
+def wanted_of(ask: Ask, shape: ModelShape) -> Wanted:
+    """Raises SettingsError."""
     longest = shape.context_length
     context = min(CONTEXT, longest) if ask.context is None else ask.context
     if context > longest:

@@ -24,6 +24,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
+from meshnet import __version__
 from meshnet.core.protocol import codec
 from meshnet.core.protocol.description import PEERS_MAX
 from meshnet.core.protocol.fields import print_object, read_object
@@ -228,7 +229,9 @@ class _NodeApp:
             return 200, {"Content-Type": "text/plain; version=0.0.4"}, [self._metrics()]
         if path == "/node":
             peers = tuple(self._peers.urls)[:PEERS_MAX]
-            described = replace(self._service.describe(), stream=True, chain=True, peers=peers)
+            described = replace(
+                self._service.describe(), stream=True, chain=True, peers=peers, version=__version__
+            )
             return 200, {"Content-Type": JSON}, [codec.encode_node(described)]
         if path == "/ready" and not self._service.ready:
             return _refuse(Refusal(Code.NOT_READY, "this node is still loading"))

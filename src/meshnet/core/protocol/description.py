@@ -40,6 +40,7 @@ def node_values(node: NodeDescription) -> dict[str, Any]:
     return {
         "node": node.node,
         "wire": node.wire,
+        "version": node.version,
         "pid": node.pid,
         "ready": node.ready,
         "draining": node.draining,
@@ -118,6 +119,7 @@ def decode_node(data: Buffer, limits: Limits) -> NodeDescription:
         peers=_peers(fields) if fields.has("peers") else (),
         draining=_told(fields, "draining"),
         capacity=read_capacity(fields) if fields.has("capacity") else None,
+        version=fields.text("version", chars_max=64) if fields.has("version") else "",
     )
 
 

@@ -146,3 +146,5 @@ class NodeDescription:
     """None: it did not measure itself."""
     replay: bool = False
     """It knows replays, fills and attempts that rise without a prefill (ADR-0041)."""
+    version: str = ""
+    """Of its program, for people; empty: an older node."""
