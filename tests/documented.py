@@ -14,7 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -190,11 +190,11 @@ class SectionRun:
             return
         deadline = time.monotonic() + READY_S
         while True:
-            try:
-                if httpx2.get(f"http://127.0.0.1:{self._places.gateway}/ready").is_success:
-                    return
-            except httpx2.HTTPError:
-                pass
+            for scheme in ("http", "https"):
+                url = f"{scheme}://127.0.0.1:{self._places.gateway}/ready"
+                with suppress(httpx2.HTTPError):
+                    if httpx2.get(url, verify=False).is_success:
+                        return
             ended = [process.args for process in self._lasting if process.poll()]
             assert not ended, self._shell.log()
             assert time.monotonic() < deadline, self._shell.log()

@@ -26,6 +26,7 @@ MAY_KNOW_THE_DATE = {
     "telemetry/spans.py",  # when a span was: collectors lay those of all machines side by side
     "gateway/ambient.py",  # `created` of an answer
     "cli/bench/results.py",  # the date in a report
+    "cli/certs/commands.py",  # from when and until when a certificate is good
     "cli/composition.py",  # the age in a session id, compared with no clock
 }
 UNSAFE = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}

@@ -12,6 +12,7 @@ from tests.cluster.api import body_of
 from tests.processes import MeshnetProcess
 
 from meshnet.cli.local_nodes import free_ports
+from meshnet.wire.tls import MeshTls
 
 MESH_TOKEN = "between us"
 
@@ -19,11 +20,26 @@ MESH_TOKEN = "between us"
 class JoiningMesh:
     """One gateway at a fixed address and whoever joins it; all end with the block."""
 
-    def __init__(self, model: Path, directory: Path, nodes_min: int, lease_s: int) -> None:
+    def __init__(
+        self,
+        model: Path,
+        directory: Path,
+        nodes_min: int,
+        lease_s: int,
+        tls_dir: Path | None = None,
+    ) -> None:
+        """With `tls_dir` all of them show its certificate."""
         self._model, self._directory = model, directory
         self._nodes_min, self._lease_s = nodes_min, lease_s
         self._processes: list[MeshnetProcess] = []
+        self._tls_dir = tls_dir
         self.url = f"http://127.0.0.1:{free_port()}"
+        verify: Any = True
+        if tls_dir is not None:
+            self.url = self.url.replace("http", "https")
+            verify = MeshTls(tls_dir).towards(self.url)
+        self.http = httpx2.Client(timeout=120, verify=verify, trust_env=False)
+        """As a member: its certificate is shown."""
 
     @property
     def joins(self) -> str:
@@ -49,20 +65,20 @@ class JoiningMesh:
         return process
 
     def seen(self, url: str | None = None) -> dict[str, Any]:
-        response = httpx2.get(f"{url or self.url}/mesh", timeout=30)
+        response = self.http.get(f"{url or self.url}/mesh")
         assert response.status_code == 200, response.text
         mesh: dict[str, Any] = response.json()
         return mesh
 
     def ready(self, url: str | None = None) -> bool:
         try:
-            return httpx2.get(f"{url or self.url}/ready", timeout=30).status_code == 200
+            return self.http.get(f"{url or self.url}/ready").status_code == 200
         except httpx2.HTTPError:
             return False
 
     def answer(self, prompt: str, tokens: int, url: str | None = None) -> str:
-        response = httpx2.post(
-            f"{url or self.url}/v1/chat/completions", json=body_of(prompt, tokens), timeout=120
+        response = self.http.post(
+            f"{url or self.url}/v1/chat/completions", json=body_of(prompt, tokens)
         )
         assert response.status_code == 200, response.text
         return str(response.json()["choices"][0]["message"]["content"])
@@ -72,6 +88,7 @@ class JoiningMesh:
         return {member["node"]: member for member in self.seen(url)["members"]}
 
     def stop(self) -> None:
+        self.http.close()
         for process in reversed(self._processes):
             process.stop()
 
@@ -92,6 +109,7 @@ class JoiningMesh:
             "MESHNET_STATE_DIR": str(self._directory / "state"),
             "MESHNET_CACHE_DIR": str(self._directory / "cache"),
             "MESHNET_MESH_TOKEN": MESH_TOKEN,
+            **({} if self._tls_dir is None else {"MESHNET_TLS_DIR": str(self._tls_dir)}),
         }
 
 
@@ -101,9 +119,14 @@ def free_port() -> int:
 
 @contextmanager
 def joining_mesh(
-    model: Path, directory: Path, *, nodes_min: int = 2, lease_s: int = 60
+    model: Path,
+    directory: Path,
+    *,
+    nodes_min: int = 2,
+    lease_s: int = 60,
+    tls_dir: Path | None = None,
 ) -> Iterator[JoiningMesh]:
-    mesh = JoiningMesh(model, directory, nodes_min, lease_s)
+    mesh = JoiningMesh(model, directory, nodes_min, lease_s, tls_dir)
     try:
         yield mesh
     finally:

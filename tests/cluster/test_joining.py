@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.certificates import authority, issued
 from tests.cluster.api import expected_text, until
 from tests.cluster.joining import MESH_TOKEN, free_port, joining_mesh
 
@@ -25,17 +26,19 @@ def holder_of(members: Members, layers: str) -> str:
     return next(url for url, member in members.items() if member["layers"] == layers)
 
 
-def peers_of(node: str) -> list[str]:
+def peers_of(node: str, http: httpx2.Client) -> list[str]:
     headers = {"authorization": f"Bearer {MESH_TOKEN}"}
-    peers: list[str] = httpx2.get(f"{node}/node", headers=headers, timeout=30).json()["peers"]
+    peers: list[str] = http.get(f"{node}/node", headers=headers).json()["peers"]
     return peers
 
 
 async def test_nodes_join_in_any_order_and_the_rest_go_on_when_one_leaves(
     tiny_model_dir: Path, tmp_path: Path
 ):
+    """And all of it by mutual TLS."""
     expected = expected_text(tiny_model_dir, PROMPT, TOKENS)
-    with joining_mesh(tiny_model_dir, tmp_path) as mesh:
+    tls_dir = issued(authority(tmp_path / "certs"), "all")
+    with joining_mesh(tiny_model_dir, tmp_path, tls_dir=tls_dir) as mesh:
         early = mesh.node()
         mesh.serve()
         late = mesh.node()
@@ -45,17 +48,18 @@ async def test_nodes_join_in_any_order_and_the_rest_go_on_when_one_leaves(
 
         members = mesh.members()
         assert set(members) == {early.url, late.url}
+        assert early.url.startswith("https://")
         assert layers_of(members) == ["0-2", "2-4"]
         assert mesh.answer(PROMPT, TOKENS) == expected
         first, last = holder_of(members, "0-2"), holder_of(members, "2-4")
-        await until(lambda: peers_of(first) == [last], "the first node knows the next")
+        await until(lambda: peers_of(first, mesh.http) == [last], "the first node knows the next")
 
         late.send(signal.SIGTERM)
         await until(lambda: late.url not in mesh.members(), "it has left")
         await until(lambda: layers_of(mesh.members()) == ["0-4"], "the other holds all layers")
 
         assert late.stop() == 0
-        assert peers_of(early.url) == []
+        assert peers_of(early.url, mesh.http) == []
         assert mesh.answer(PROMPT, TOKENS) == expected
 
 

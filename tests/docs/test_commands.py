@@ -52,6 +52,7 @@ def test_a_section_does_what_it_says(section: Section, tiny_model_dir: Path, tmp
         "15-30": "2-4",
         "device=cuda": "device=cpu",
         "examples/": f"{ROOT}/examples/",
+        "/etc/meshnet/tls": "certs/gateway",
         "…": "secret",
         "=...": "=secret",
     }

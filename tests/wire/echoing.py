@@ -39,6 +39,7 @@ from meshnet.wire.http_server import node_app
 from meshnet.wire.service import Service
 from meshnet.wire.serving import bind, serve_socket
 from meshnet.wire.stream_peers import NOBODY, Peers
+from meshnet.wire.tls import MeshTls
 
 LIMITS = Limits(body_bytes=4 * 2**20, json_bytes=4096, meta_bytes=64 * 1024, positions=10_000)
 NODE = NodeId("echo")
@@ -134,6 +135,7 @@ async def serving(
     token: str | None = None,
     limits: Limits = LIMITS,
     peers: Peers = NOBODY,
+    tls: MeshTls | None = None,
 ) -> AsyncIterator[str]:
     """Serve over loopback HTTP; yields the base URL."""
     app = node_app(service, limits=limits, token=token, metrics=lambda: b"steps 1\n", peers=peers)
@@ -146,11 +148,13 @@ async def serving(
 
     async with asyncio.TaskGroup() as group:
         task = group.create_task(
-            serve_socket(app, bind("127.0.0.1", 0), token=token, on_ready=announce, limits=limits)
+            serve_socket(
+                app, bind("127.0.0.1", 0), token=token, on_ready=announce, limits=limits, tls=tls
+            )
         )
         await ready.wait()
         try:
-            yield f"http://127.0.0.1:{ports[0]}"
+            yield f"{'http' if tls is None else 'https'}://127.0.0.1:{ports[0]}"
         finally:
             task.cancel()
 

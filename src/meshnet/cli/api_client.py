@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 
 from meshnet.core.vocabulary import MeshnetError
+from meshnet.wire.tls import MeshTls, PlainRefused
 
 CONNECT_TIMEOUT_S = 5.0
 SILENCE_TIMEOUT_S = 120.0
@@ -38,7 +39,9 @@ class ApiClient:
     `option` is what the command calls the URL.
     """
 
-    def __init__(self, url: str, key: str | None, *, option: str = "--url") -> None:
+    def __init__(
+        self, url: str, key: str | None, *, option: str = "--url", tls: MeshTls | None = None
+    ) -> None:
         self._option = option
         self.url = url.rstrip("/").removesuffix("/v1")
         with self._told():
@@ -47,6 +50,7 @@ class ApiClient:
                 headers={"Authorization": f"Bearer {key}"} if key else {},
                 timeout=httpx2.Timeout(SILENCE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
                 trust_env=False,
+                verify=True if tls is None else tls.towards(self.url),
             )
 
     def __enter__(self) -> ApiClient:
@@ -102,7 +106,9 @@ class ApiClient:
     def _told(self) -> Iterator[None]:
         try:
             yield
-        except httpx2.ConnectError:
+        except httpx2.ConnectError as error:
+            if "SSL" in str(error):
+                raise ApiError(f"{self.url}: {error}") from None
             raise NothingThere(
                 f"nothing answers at {self.url}. Start a mesh with `meshnet up`, "
                 f"or name its gateway by {self._option}."
@@ -113,7 +119,7 @@ class ApiClient:
             ) from None
         except httpx2.HTTPError as error:
             raise ApiError(f"{self.url}: {type(error).__name__}: {error}") from None
-        except httpx2.InvalidURL as error:
+        except (httpx2.InvalidURL, PlainRefused) as error:
             raise ApiError(
                 f"{self._option}: expected a URL such as http://127.0.0.1:8000: {error}"
             ) from None

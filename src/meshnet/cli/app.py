@@ -13,6 +13,7 @@ import typer
 from meshnet import __version__
 from meshnet.cli import chat, commands, options
 from meshnet.cli.bench.commands import bench_app
+from meshnet.cli.certs.commands import certs_app
 from meshnet.cli.doctor import app as doctor
 
 EXAMPLES = """
@@ -53,6 +54,7 @@ def build_app() -> typer.Typer:
     app.command("pull", epilog=commands.PULL_EXAMPLES)(commands.pull)
     app.command("simulate", epilog=commands.SIMULATE_EXAMPLES)(commands.simulate)
     app.add_typer(bench_app(), name="bench")
+    app.add_typer(certs_app(), name="certs")
     return app
 
 

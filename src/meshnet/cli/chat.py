@@ -40,15 +40,13 @@ def chat(
     settings: options.Set = None,
 ) -> None:
     """Talk to a running mesh; the answer streams."""
-    from meshnet.cli.api_client import ApiClient
-    from meshnet.cli.machine import url_here
+    from meshnet.cli.credentials import api_client, gateway_here
 
     chosen = options.settings_from({}, config, settings)
-    key = chosen.api_keys[0].get_secret_value() if chosen.api_keys else None
     request: dict[str, object] = {"model": model, "max_tokens": max_tokens}
     if temperature is not None:
         request["temperature"] = temperature
-    with ApiClient(url or url_here(chosen.host, chosen.port), key) as client:
+    with api_client(chosen, url or gateway_here(chosen)) as client:
         Conversation(client, request, system).run()
 
 

@@ -275,7 +275,7 @@ def status(
     settings: options.Set = None,
 ) -> None:
     """Show the nodes behind a gateway: layers, bytes, caches, time."""
-    from meshnet.cli.machine import url_here
+    from meshnet.cli.credentials import gateway_here
     from meshnet.cli.status import show_status
 
     chosen = options.settings_from({}, config, settings)
@@ -286,7 +286,7 @@ def status(
             raise typer.BadParameter("expected either --url or --registry, not both")
         show_members(chosen, registry, as_json=as_json)
         return
-    show_status(chosen, url or url_here(chosen.host, chosen.port), as_json=as_json)
+    show_status(chosen, url or gateway_here(chosen), as_json=as_json)
 
 
 def top(
@@ -295,11 +295,11 @@ def top(
     settings: options.Set = None,
 ) -> None:
     """Watch the mesh behind a gateway: nodes, tokens, deaths and recoveries as they happen."""
+    from meshnet.cli.credentials import gateway_here
     from meshnet.cli.live.top import show_top
-    from meshnet.cli.machine import url_here
 
     chosen = options.settings_from({}, config, settings)
-    show_top(chosen, url or url_here(chosen.host, chosen.port))
+    show_top(chosen, url or gateway_here(chosen))
 
 
 def plan(
@@ -349,8 +349,8 @@ def drain(
     settings: options.Set = None,
 ) -> None:
     """Let a node leave: its chats move to others, then it ends."""
+    from meshnet.cli.credentials import gateway_here
     from meshnet.cli.drain_command import drain_member, drain_node
-    from meshnet.cli.machine import url_here
 
     chosen = options.settings_from({}, config, settings)
     if registry is not None:
@@ -358,7 +358,7 @@ def drain(
             raise typer.BadParameter("expected either --gateway or --registry, not both")
         drain_member(chosen, node, registry, undo=undo)
         return
-    drain_node(chosen, node, gateway or url_here(chosen.host, chosen.port), undo=undo)
+    drain_node(chosen, node, gateway or gateway_here(chosen), undo=undo)
 
 
 def pull(

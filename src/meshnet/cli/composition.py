@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from meshnet import __version__
+from meshnet.cli.credentials import tls_of, token_of
 from meshnet.cli.head_cost import HeadCost
 from meshnet.cli.machine import machine_id
 from meshnet.cli.settings import Settings
@@ -137,10 +138,9 @@ async def composed(
     client, to measure it.
     """
     urls = {NodeId(url): url for url in nodes.values()}
-    secret = settings.mesh_token
-    token = None if secret is None else secret.get_secret_value()
+    token, tls = token_of(settings), tls_of(settings)
     with unwrapped():
-        async with HttpHopClient(urls, limits=Limits(), token=token) as http:
+        async with HttpHopClient(urls, limits=Limits(), token=token, tls=tls) as http:
             client = through(http)
             directory = Directory(
                 client,
@@ -150,7 +150,7 @@ async def composed(
                 chained=settings.routes == "chain",
             )
             known = partial(_measured, directory, urls)
-            links = LinkBook(known, token=token, clock=time.monotonic)
+            links = LinkBook(known, token=token, clock=time.monotonic, tls=tls)
             await directory.refresh()
             limits = head_limits(settings, route_wait_s)
             head = _head(model, text, client, directory, limits, record)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from meshnet.cli.api_client import ApiClient, ApiError
+from meshnet.cli.credentials import tls_of, token_of
 from meshnet.cli.settings import Settings
 
 POLL_S = 0.25
@@ -27,9 +28,7 @@ class Drains(Protocol):
 
 def drain_node(settings: Settings, node: str, url: str, *, undo: bool) -> None:
     """Drain `node` behind the gateway at `url` and wait until it has left. Raises ApiError."""
-    secret = settings.mesh_token
-    token = None if secret is None else secret.get_secret_value()
-    with ApiClient(url, token, option="--gateway") as client:
+    with ApiClient(url, token_of(settings), option="--gateway", tls=tls_of(settings)) as client:
         _drain(client, settings, node, undo=undo)
 
 

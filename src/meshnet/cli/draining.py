@@ -4,8 +4,8 @@
           └──────── again, until the node has left: how many sessions it still has ────────┘
 
 Invariants
-    * only the mesh token opens it; where there is none, only this machine, under its own name, and
-      no web page in a browser on it;
+    * only the mesh token opens it, and a certificate of the mesh where there are some; where there
+      is neither, only this machine, under its own name, and no web page in a browser on it;
     * a body is bounded in bytes and in time.
 """
 
@@ -28,6 +28,7 @@ from meshnet.core.vocabulary import BadField, HopLost, NodeId
 from meshnet.gateway.bodies import body_too_slow, read_body
 from meshnet.gateway.errors import ApiError, error_response
 from meshnet.gateway.loopback import host_of, is_loopback
+from meshnet.wire.tls import CERTIFIED
 
 PATH = "/mesh/drain"
 BODY_MAX = 4096
@@ -37,8 +38,11 @@ BODY_S = 10.0
 class DrainMount:
     """The API of a gateway, with the way to drain a node beside it."""
 
-    def __init__(self, api: ASGIApp, composition: Composition, *, token: str | None) -> None:
-        self._api, self._composition = api, composition
+    def __init__(
+        self, api: ASGIApp, composition: Composition, *, token: str | None, certified: bool = False
+    ) -> None:
+        """`certified`: a certificate of the mesh is asked for."""
+        self._api, self._composition, self._certified = api, composition, certified
         self._authorization = None if token is None else f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,6 +59,9 @@ class DrainMount:
 
     async def _answer(self, request: Request) -> Response:
         """Raises ApiError."""
+        if self._certified and not request.scope.get(CERTIFIED):
+            message = "Draining needs a certificate of this mesh (tls_dir)."
+            raise ApiError(401, message, code="no_certificate")
         if not self._authorized(request.headers):
             raise ApiError(401, "Draining needs the mesh token.", code="invalid_mesh_token")
         if request.method != "POST":
@@ -78,7 +85,8 @@ class DrainMount:
     def _authorized(self, headers: Headers) -> bool:
         if self._authorization is None:
             page = "origin" in headers  # browsers name the page that sends; nobody else does
-            return not page and is_loopback(host_of(headers.get("host", "")))
+            here = self._certified or is_loopback(host_of(headers.get("host", "")))
+            return here and not page
         given = headers.getlist("authorization")
         return len(given) == 1 and hmac.compare_digest(given[0].encode(), self._authorization)
 

@@ -18,11 +18,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from meshnet.cli.composition import Composition, composed
+from meshnet.cli.credentials import is_closed, refuse_open_mesh, tls_of, token_of
 from meshnet.cli.draining import DrainMount
 from meshnet.cli.live.endpoint import Live, add_live
 from meshnet.cli.live.mesh import MeshWatch
 from meshnet.cli.machine import is_loopback
-from meshnet.cli.mesh_gateway import MeshGateway, keeps_registry, mesh_gateway
+from meshnet.cli.mesh_gateway import MeshGateway, mesh_gateway
 from meshnet.cli.models import load_text, resolve_model
 from meshnet.cli.options import print_ready
 from meshnet.cli.plan_file import mesh_values
@@ -54,11 +55,8 @@ def run_gateway(
     place = None if registry_url is None else registry_place(registry_url, "--registry")
     if place is not None:
         check_registry(settings, place)
-    elif not urls and not keeps_registry(settings):
-        raise SettingsError(
-            f"--host {settings.host}: a gateway that nodes can join beyond loopback needs "
-            "MESHNET_MESH_TOKEN, the same secret for all nodes and gateways"
-        )
+    elif not urls:
+        refuse_open_mesh(settings, "a gateway that nodes can join")
     given = [_node(text) for text in urls]
     nodes = {f"node-{place}": url for place, (url, _) in enumerate(given, start=1)}
     if len(set(nodes.values())) < len(nodes):
@@ -138,7 +136,7 @@ def _mesh(
     place: str | EtcdPlace | None,
 ) -> AbstractAsyncContextManager[MeshGateway | None]:
     """Return the part that the gateway takes in a mesh; None: it may keep no registry."""
-    if place is None and not keeps_registry(settings):
+    if place is None and not is_closed(settings):
         return nullcontext()
     return mesh_gateway(settings, composition, source, record, elsewhere=place)
 
@@ -165,12 +163,9 @@ async def serve_api(
 ) -> None:
     """Answer the API until `stop` is set; running answers get a moment to end."""
     gateway_settings = _gateway_settings(settings)
-    secret = settings.mesh_token
-    app = DrainMount(
-        api_app(composition, gateway_settings, telemetry, live, mesh),
-        composition,
-        token=None if secret is None else secret.get_secret_value(),
-    )
+    api = api_app(composition, gateway_settings, telemetry, live, mesh)
+    tls = tls_of(settings)
+    app = DrainMount(api, composition, token=token_of(settings), certified=tls is not None)
 
     def tell(url: str) -> None:
         telemetry.record(ProcessReady("gateway", url, os.getpid()))
@@ -180,7 +175,12 @@ async def serve_api(
         async with asyncio.TaskGroup() as group:
             serving = group.create_task(
                 serve_gateway(
-                    app, gateway_settings, host=settings.host, port=settings.port, started=tell
+                    app,
+                    gateway_settings,
+                    host=settings.host,
+                    port=settings.port,
+                    started=tell,
+                    tls=tls,
                 )
             )
             readiness = composition.readiness if mesh is None else mesh.readiness

@@ -80,6 +80,7 @@ class Joining:
 def advertised(joining: Joining, settings: Settings, listener: socket.socket) -> NodeId:
     """Return the id of a node that listens there. Raises SettingsError."""
     host, port = listener.getsockname()[:2]
+    tls = settings.tls_dir is not None
     if joining.advertise is None and host in WILDCARDS:
         try:
             host = address_towards(reachable(joining.registry))
@@ -89,7 +90,7 @@ def advertised(joining: Joining, settings: Settings, listener: socket.socket) ->
                 "Say by --advertise how others reach this node"
             ) from None
     try:
-        return node_url(joining.advertise or url_here(host, port), "--advertise")
+        return node_url(joining.advertise or url_here(host, port, tls=tls), "--advertise")
     except BadField as error:
         raise SettingsError(str(error)) from None
 

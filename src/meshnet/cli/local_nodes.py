@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from meshnet.cli.machine import cores, free_memory_bytes
+from meshnet.cli.machine import cores, free_memory_bytes, url_here
 from meshnet.cli.settings import ENVIRONMENT_PREFIX, Settings, SettingsError, told
 from meshnet.core.routing import parse_split, partition
 from meshnet.core.vocabulary import BadField, LayerRange
@@ -64,7 +64,8 @@ def local_launcher(
     """
     environment = _environment(settings, nodes=len(layers))
     ports = free_ports(len(layers)) if ports is None else ports
-    known = [f"http://{HOST}:{port}" for port in ports] if peers is None else peers
+    tls = settings.tls_dir is not None
+    known = [url_here(HOST, port, tls=tls) for port in ports] if peers is None else peers
     environment[f"{ENVIRONMENT_PREFIX}PEERS"] = ",".join(known)
     return LocalLauncher(
         [

@@ -49,10 +49,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def url_here(host: str, port: int) -> str:
+def url_here(host: str, port: int, *, tls: bool = False) -> str:
     """Return the URL under which this machine reaches a server that listens on `host`."""
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
+    scheme = "https" if tls else "http"
+    return (
+        f"{scheme}://[{reachable}]:{port}" if ":" in reachable else f"{scheme}://{reachable}:{port}"
+    )
 
 
 def machine_id() -> str:

@@ -27,6 +27,7 @@ from meshnet.core.vocabulary import Capacity, Link, ModelError, NodeId, Speed
 from meshnet.node.compute import Compute
 from meshnet.node.service import NodeService
 from meshnet.wire.links import LinkBook
+from meshnet.wire.tls import MeshTls
 
 if TYPE_CHECKING:
     from meshnet.engine.shard_timer import TimedShard
@@ -83,7 +84,10 @@ async def _as_served(compute: Compute, tiny: TimedShard, speed: Speed) -> Speed:
 
 
 async def keep_links(
-    service: NodeService[Any], peers: Callable[[], Mapping[NodeId, str]], token: str | None
+    service: NodeService[Any],
+    peers: Callable[[], Mapping[NodeId, str]],
+    token: str | None,
+    tls: MeshTls | None = None,
 ) -> None:
     """Measure the ways from this node to `peers`, and let it tell them, until cancelled."""
     capacity = service.capacity
@@ -92,7 +96,7 @@ async def keep_links(
     def tell(links: tuple[Link, ...]) -> None:
         service.capacity = replace(capacity, links=links)
 
-    await LinkBook(peers, token=token, clock=time.monotonic).keep(tell)
+    await LinkBook(peers, token=token, clock=time.monotonic, tls=tls).keep(tell)
 
 
 def _measured(

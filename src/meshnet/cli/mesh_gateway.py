@@ -6,7 +6,7 @@ members, and where it keeps them it tells them what to hold.
         └────────────────────────────────────────┘
 
 Invariants
-    * no registry is kept beyond loopback without a mesh token;
+    * no registry is kept beyond loopback without a mesh token or mutual TLS;
     * only who keeps a registry places, or of several gateways over etcd the one whose turn it is:
       two would undo each other's work.
 """
@@ -25,7 +25,7 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from meshnet.cli.composition import Composition
-from meshnet.cli.machine import is_loopback
+from meshnet.cli.credentials import token_of
 from meshnet.cli.mesh_mount import MeshMount
 from meshnet.cli.mesh_planning import mesh_of_members, planned
 from meshnet.cli.registries import EtcdPlace, opened_registry
@@ -59,11 +59,6 @@ BYTES_OF_INT8 = 1.1
 """A weight with its part of the scales."""
 
 
-def keeps_registry(settings: Settings) -> bool:
-    """Whether a gateway with these settings may keep a registry: strangers must not reach it."""
-    return is_loopback(settings.host) or settings.mesh_token is not None
-
-
 class MeshGateway:
     """What one gateway knows of its mesh."""
 
@@ -80,8 +75,8 @@ class MeshGateway:
         """`kept` is the registry, if it is kept here; `placer` tells what to hold, or waits for
         its `turn` to.
         """
-        secret = settings.mesh_token
-        self._kept, self._token = kept, None if secret is None else secret.get_secret_value()
+        self._kept, self._token = kept, token_of(settings)
+        self._certified = settings.tls_dir is not None
         self._composition, self._registry, self._placer = composition, registry, placer
         self._record, self._turn = record, turn
         self._members: Mapping[NodeId, Member] = {}
@@ -99,7 +94,8 @@ class MeshGateway:
         if self._kept is None:
             return api
         registry = registry_app(self._kept, token=self._token)
-        return MeshMount(api, registry, locked=self._token is not None)
+        locked = self._token is not None
+        return MeshMount(api, registry, locked=locked, certified=self._certified)
 
     def close(self) -> None:
         """Stop, and let go of everybody who waits for news, so that the server can end."""

@@ -8,7 +8,7 @@ is told otherwise (obeying.py).
 
 Invariants
     * a shard is announced only once it is loaded and has tested itself;
-    * beyond loopback there is no node without a mesh token;
+    * beyond loopback there is no node without a mesh token or mutual TLS;
     * a node leaves its mesh before it stops to serve.
 """
 
@@ -22,9 +22,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from meshnet.cli.credentials import refuse_open_mesh, tls_of, token_of
 from meshnet.cli.joining import Joining, MeshPlace, advertised, joined
 from meshnet.cli.leaving import Leaving
-from meshnet.cli.machine import cores, free_device_bytes, is_loopback
+from meshnet.cli.machine import cores, free_device_bytes
 from meshnet.cli.obeying import Obedience
 from meshnet.cli.options import print_ready
 from meshnet.cli.serving import run_loop, stop_on_signals, url_of
@@ -65,11 +66,7 @@ def run_node(
 
     `through` may slow its shards, to stand for another machine.
     """
-    if not is_loopback(settings.host) and settings.mesh_token is None:
-        raise SettingsError(
-            f"--host {settings.host}: a node beyond loopback needs MESHNET_MESH_TOKEN, the same "
-            "secret for all nodes and gateways"
-        )
+    refuse_open_mesh(settings, "a node")
     if len(shards) > settings.max_loaded_shards:
         raise SettingsError(
             f"max_loaded_shards: expected at most {settings.max_loaded_shards} shards, "
@@ -96,10 +93,9 @@ class _Node:
         self._as_json, self._joining, self._through = as_json, joining, through
         wanted = settings.measure
         self._measures = joining is not None if wanted is None else wanted
+        self._token, self._tls = token_of(settings), tls_of(settings)
         self._listener = bind(settings.host, port)
-        self._url = url_of(self._listener)
-        secret = settings.mesh_token
-        self._token = None if secret is None else secret.get_secret_value()
+        self._url = url_of(self._listener, tls=self._tls is not None)
         self._spans = spans_of(settings, role="node", instance=self._url)
         self._telemetry = Telemetry(
             stream=sys.stderr,
@@ -111,7 +107,7 @@ class _Node:
         self._peers = {NodeId(url): url for url in settings.peers}
         self._known = dict(self._peers)
         """Whom it may take sessions over from: its peers, and all members of its mesh."""
-        self._givers = HttpHopClient(self._known, limits=Limits(), token=self._token)
+        self._givers = HttpHopClient(self._known, limits=Limits(), token=self._token, tls=self._tls)
         self._compute = ComputeThread(name="compute", on_rest=give_back)
         self._service = self._new_service()
         self._service.ready = False
@@ -148,14 +144,14 @@ class _Node:
             limits=Limits(),
             token=self._token,
             metrics=self._telemetry.metrics.exposition,
-            peers=Peers(self._peers, self._token),
+            peers=Peers(self._peers, self._token, self._tls),
             mover=self._service.moves,
         )
         try:
             with unwrapped(), stop_on_signals() as stop:
                 async with self._givers, asyncio.TaskGroup() as serving:
                     server = serving.create_task(
-                        serve_socket(app, self._listener, token=self._token)
+                        serve_socket(app, self._listener, token=self._token, tls=self._tls)
                     )
                     await self._work(stop)
                     server.cancel()
@@ -244,7 +240,7 @@ class _Node:
         def others() -> dict[NodeId, str]:
             return {node: url for node, url in self._peers.items() if url != self._url}
 
-        await keep_links(self._service, others, self._token)
+        await keep_links(self._service, others, self._token, self._tls)
 
     def _first(self, models: Sequence[ModelId]) -> tuple[ModelId, LayerRange] | None:
         """Return what a mesh of one model counts with; gateways ask a node for all it holds."""

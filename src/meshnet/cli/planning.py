@@ -9,8 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
-from meshnet.cli.api_client import ApiClient, ApiError, NothingThere
-from meshnet.cli.machine import cores, machine_id, url_here
+from meshnet.cli.api_client import ApiError, NothingThere
+from meshnet.cli.credentials import api_client, gateway_here
+from meshnet.cli.machine import cores, machine_id
 from meshnet.cli.models import format_of, resolve_shape
 from meshnet.cli.options import print_json
 from meshnet.cli.plan_file import NODES_MAX, mesh_of, read_file
@@ -85,7 +86,7 @@ def _mesh(settings: Settings, url: str | None) -> tuple[Mesh, Fields | None]:
 
     Return also what the gateway told.
     """
-    asked = url or url_here(settings.host, settings.port)
+    asked = url or gateway_here(settings)
     try:
         return _told(settings, asked)
     except NothingThere:
@@ -96,8 +97,7 @@ def _mesh(settings: Settings, url: str | None) -> tuple[Mesh, Fields | None]:
 
 
 def _told(settings: Settings, url: str) -> tuple[Mesh, Fields]:
-    key = settings.api_keys[0].get_secret_value() if settings.api_keys else None
-    with ApiClient(url, key) as client:
+    with api_client(settings, url) as client:
         told = Fields.of(client.mesh(), url)
     if not told.has("measured"):
         raise ApiError(f"{url} is of a version that tells nothing its nodes measured")

@@ -1,6 +1,6 @@
 """The registry that a user names: another gateway's, or one that etcd keeps.
 
-    http://HOST:PORT                          a gateway; opened by the mesh token
+    http://HOST:PORT                          a gateway; opened by the mesh token, a certificate
     etcd://HOST:PORT[,HOST:PORT…][/PREFIX]    an etcd; `etcds://` by TLS
 
 Invariant: beyond loopback an etcd is used by TLS alone, and by somebody that it can know: what is
@@ -14,9 +14,11 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from meshnet.cli.credentials import tls_of, token_of
 from meshnet.cli.machine import is_loopback
 from meshnet.cli.settings import Settings, SettingsError, base_url
 from meshnet.mesh.registry.ports import Registry
@@ -68,10 +70,15 @@ async def opened_registry(settings: Settings, place: str | EtcdPlace) -> AsyncIt
     """Be its client until the block is left. Raises SettingsError."""
     if isinstance(place, str):
         from meshnet.mesh.registry.http_client import HttpExchange, HttpRegistry
+        from meshnet.wire.tls import dialled_with, told
 
-        token = settings.mesh_token
-        secret = None if token is None else token.get_secret_value()
-        async with HttpExchange(place, token=secret) as exchange:
+        tls = tls_of(settings)
+        async with HttpExchange(
+            place,
+            token=token_of(settings),
+            dialled_with=partial(dialled_with, tls),
+            told=partial(told, tls=tls),
+        ) as exchange:
             yield HttpRegistry(exchange)
         return
     from meshnet.mesh.registry.etcd import EtcdRegistry

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from meshnet.cli.api_client import ApiError
+from meshnet.cli.credentials import tls_of, token_of
 from meshnet.cli.options import print_json
 from meshnet.cli.registries import check_registry, opened_registry, registry_place
 from meshnet.cli.report import show_table
@@ -71,9 +72,8 @@ class MemberDrain:
         found = [url for url in urls if asked in (url, url.partition("://")[2])]
         if not found:
             raise ApiError(f"no member of {self._url} is {asked!r}", "node_not_found")
-        node, secret = NodeId(found[0]), self._settings.mesh_token
-        token = None if secret is None else secret.get_secret_value()
-        client = HttpHopClient({node: node}, limits=Limits(), token=token)
+        node, token, tls = NodeId(found[0]), token_of(self._settings), tls_of(self._settings)
+        client = HttpHopClient({node: node}, limits=Limits(), token=token, tls=tls)
         try:
             async with client:
                 return (await client.drain(node, DRAIN_S, undo=undo)).sessions

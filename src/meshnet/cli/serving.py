@@ -20,10 +20,10 @@ from meshnet.cli.machine import url_here
 T = TypeVar("T")
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, *, tls: bool = False) -> str:
     """Return the URL under which this machine reaches the listener."""
     host, port = listener.getsockname()[:2]
-    return url_here(host, port)
+    return url_here(host, port, tls=tls)
 
 
 @contextlib.contextmanager

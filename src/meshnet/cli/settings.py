@@ -117,6 +117,11 @@ class Settings(BaseSettings):
     mesh_token: SecretStr | None = Field(
         None, description="Shared secret between gateway and nodes; required beyond loopback"
     )
+    tls_dir: Path | None = Field(
+        None,
+        description="Certificates of this process, as `meshnet certs issue` writes them: all of "
+        "the mesh then speaks mutual TLS",
+    )
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         (), description="Keys clients may use, comma-separated; required beyond loopback"
     )

@@ -7,7 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
-from meshnet.cli.api_client import ApiClient, ApiError
+from meshnet.cli.api_client import ApiError
+from meshnet.cli.credentials import api_client
 from meshnet.cli.options import print_json
 from meshnet.cli.report import from_json, print_table, show_table
 from meshnet.cli.report_members import members_table
@@ -16,8 +17,7 @@ from meshnet.cli.settings import Settings
 
 def show_status(settings: Settings, url: str, *, as_json: bool) -> None:
     """Print the mesh behind `url`. Raises ApiError."""
-    key = settings.api_keys[0].get_secret_value() if settings.api_keys else None
-    with ApiClient(url, key) as client:
+    with api_client(settings, url) as client:
         mesh = client.mesh()
     if as_json:
         print_json(mesh)

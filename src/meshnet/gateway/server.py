@@ -21,6 +21,7 @@ from meshnet.gateway.errors import ApiError, error_response
 from meshnet.gateway.loopback import is_loopback
 from meshnet.gateway.settings import GatewaySettings
 from meshnet.wire.serving import bind, http_protocol
+from meshnet.wire.tls import MeshTls
 
 KEEP_CONNECTION_S = 75
 
@@ -37,8 +38,11 @@ async def serve_gateway(
     port: int,
     started: Callable[[str], None],
     drain_s: float = 5.0,
+    tls: MeshTls | None = None,
 ) -> None:
     """Serve until cancelled; `started` gets the URL once connections are accepted.
+
+    With `tls` by HTTPS: a peer may show a certificate of the mesh, and the scope tells if it did.
 
     Port 0 takes a free one. Raises Exposed or AddressInUse before anything is served.
     """
@@ -50,6 +54,7 @@ async def serve_gateway(
     listener = bind(host, port)
     with contextlib.closing(listener):
         shown = f"[{host}]" if ":" in host else host
+        scheme = "http" if tls is None else "https"
         server = _Server(
             uvicorn.Config(
                 app,
@@ -62,8 +67,11 @@ async def serve_gateway(
                 server_header=False,
                 timeout_keep_alive=KEEP_CONNECTION_S,
                 timeout_graceful_shutdown=max(1, round(drain_s)),
+                ssl_context_factory=None
+                if tls is None
+                else lambda config, default: tls.server(everybody=True),
             ),
-            lambda: started(f"http://{shown}:{listener.getsockname()[1]}"),
+            lambda: started(f"{scheme}://{shown}:{listener.getsockname()[1]}"),
         )
         await server.serve([listener])
     if server.was_cancelled:

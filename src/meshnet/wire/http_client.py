@@ -50,6 +50,7 @@ from meshnet.core.vocabulary import (
 from meshnet.wire.stream_chain import Chains
 from meshnet.wire.stream_client import SessionStream
 from meshnet.wire.stream_pool import StreamPool
+from meshnet.wire.tls import MeshTls, dialled_with, told
 
 CONNECTIONS_MAX = 1024
 KEEP_ALIVE_S = 300.0
@@ -69,13 +70,18 @@ class HttpHopClient:
     """The head's way to its nodes. Opens on the first call; `aclose` closes every connection."""
 
     def __init__(
-        self, urls: Mapping[NodeId, str], *, limits: Limits, token: str | None = None
+        self,
+        urls: Mapping[NodeId, str],
+        *,
+        limits: Limits,
+        token: str | None = None,
+        tls: MeshTls | None = None,
     ) -> None:
         """`urls` maps node ids to base URLs and is read at every call, so it may grow."""
         self._urls = urls
-        self._limits = limits
+        self._limits, self._tls = limits, tls
         self._authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._streams = StreamPool(urls, self._authorization, limits)
+        self._streams = StreamPool(urls, self._authorization, limits, tls=tls)
         self._chains = Chains(self._streams)
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
@@ -257,7 +263,7 @@ class HttpHopClient:
         except TimeoutError:
             raise HopLost(f"{node}: no answer within {timeout_s:g} s") from None
         except (aiohttp.ClientError, AnswerTooLarge, OSError, ValueError) as error:
-            raise HopLost(f"{node}: {type(error).__name__}: {error}") from None
+            raise HopLost(f"{node}: {told(error, self._tls)}") from None
 
     async def _exchange(
         self,
@@ -272,7 +278,12 @@ class HttpHopClient:
             headers = headers | {"Content-Length": str(length)}
         data = b"".join(parts) if length <= CHUNK_BYTES else _chunks(parts)
         async with self._open().request(
-            method, url, headers=headers, data=data if parts else None, allow_redirects=False
+            method,
+            url,
+            headers=headers,
+            data=data if parts else None,
+            allow_redirects=False,
+            ssl=dialled_with(self._tls, url),
         ) as response:
             body = await self._read(response, limit)
             return response.status, list(response.headers.items()), body

@@ -7,10 +7,12 @@ a node's WebSocket, so any other such header is renamed before it is parsed.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 
 from meshnet.wire.http_bounds import BoundedHttpProtocol
+from meshnet.wire.tls import CERTIFIED
 
 _UPGRADE = re.compile(rb"\r\nupgrade(?=[ \t]*:)", re.IGNORECASE)
 _OTHER_UPGRADE = re.compile(
@@ -51,6 +53,16 @@ class TolerantHttpProtocol(BoundedHttpProtocol):
     _head_next = True
     _held = b""
     """The end of what came of a head, which is parsed with what follows."""
+    _certified = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        # What is no certificate of the mesh has ended the handshake.
+        self._certified = bool(transport.get_extra_info("peercert"))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope[CERTIFIED] = self._certified  # type: ignore[literal-required]
 
     def data_received(self, data: bytes) -> None:
         if self._head_next:

@@ -26,6 +26,7 @@ import aiohttp
 from meshnet.core.protocol.limits import LINK_BYTES_MAX
 from meshnet.core.vocabulary import HopLost, Link, MeshnetError, NodeId
 from meshnet.wire.serving import bind, serve_socket
+from meshnet.wire.tls import MeshTls, dialled_with
 
 SMALL_BYTES = 2**16
 QUESTIONS = 15
@@ -45,9 +46,10 @@ class LinkBook:
     def __init__(
         self, urls: Callable[[], Mapping[NodeId, str]], *, token: str | None,
         clock: Callable[[], float], timer: Callable[[], float] = time.perf_counter,
+        tls: MeshTls | None = None,
     ) -> None:  # fmt: skip
         """`urls` tells whom to measure, at each round; `clock` how old a link is."""
-        self._urls, self._clock, self._timer = urls, clock, timer
+        self._urls, self._clock, self._timer, self._tls = urls, clock, timer, tls
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._known: dict[NodeId, tuple[float, Link]] = {}
         self._own_s: float | None = None
@@ -121,7 +123,10 @@ class LinkBook:
     async def _sent_s(self, http: aiohttp.ClientSession, url: str, size: int) -> float:
         began = self._timer()
         address = f"{url.rstrip('/')}/link"
-        async with http.post(address, data=bytes(size), allow_redirects=False) as response:
+        secured = dialled_with(self._tls, address)
+        async with http.post(
+            address, data=bytes(size), allow_redirects=False, ssl=secured
+        ) as response:
             if response.status != 204:
                 raise HopLost(f"{url}: HTTP {response.status} for /link")
         return self._timer() - began

@@ -1,7 +1,7 @@
 """Runs an ASGI app on a socket inside asyncio: bound, announced, ended when cancelled.
 
 Invariants
-    * nothing beyond loopback is listened on without a token;
+    * nothing beyond loopback is listened on without a token or mutual TLS;
     * the port is announced only once connections are accepted;
     * cancelled, it stops accepting at once and is over within about two seconds.
 """
@@ -21,6 +21,7 @@ from meshnet.core.protocol.frames import message_bytes_max
 from meshnet.core.protocol.limits import Limits
 from meshnet.core.vocabulary import MeshnetError
 from meshnet.wire.stream_bounds import BoundedStreamProtocol
+from meshnet.wire.tls import MeshTls
 
 KEEP_ALIVE_S = 3600
 """Longer than any pause between two tokens; the client closes idle connections first."""
@@ -50,11 +51,12 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _refuse_strangers(address: str, token: str | None) -> None:
-    if token is None and not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+def _refuse_strangers(address: str, *, locked: bool) -> None:
+    if not locked and not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
         raise MeshnetError(
-            f"{address} can be reached from other machines and no token is set: "
-            "set MESHNET_MESH_TOKEN to one secret on all nodes and heads, or listen on 127.0.0.1"
+            f"{address} can be reached from other machines, and neither a token nor TLS is set: "
+            "set MESHNET_MESH_TOKEN to one secret on all nodes and heads, or MESHNET_TLS_DIR, "
+            "or listen on 127.0.0.1"
         )
 
 
@@ -63,18 +65,20 @@ async def serve_socket(
     listener: socket.socket,
     *,
     token: str | None = None,
+    tls: MeshTls | None = None,
     on_ready: Callable[[int], None] | None = None,
     limits: Limits | None = None,
 ) -> None:
     """Serve until cancelled, then close the socket; `on_ready` gets its port once it accepts.
 
     `limits` bound the frames of streams as they do the app's requests. `token` must be the one
-    `app` asks for. Raises MeshnetError if others could reach the node without one.
+    `app` asks for. With `tls` only who has a certificate of the mesh connects. Raises
+    MeshnetError if others could reach the node without either.
     """
     with listener:
         address = listener.getsockname()
-        _refuse_strangers(str(address[0]), token)
-        config = _config(app, limits or Limits())
+        _refuse_strangers(str(address[0]), locked=token is not None or tls is not None)
+        config = _config(app, limits or Limits(), tls)
         config.load()
         server = uvicorn.Server(config)
         server.lifespan = config.lifespan_class(config)
@@ -94,7 +98,7 @@ async def _end(tasks: set[asyncio.Task[None]]) -> None:
         await asyncio.wait(tasks, timeout=GRACE_S)
 
 
-def _config(app: Any, limits: Limits) -> uvicorn.Config:
+def _config(app: Any, limits: Limits, tls: MeshTls | None) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=http_protocol(),
@@ -113,6 +117,7 @@ def _config(app: Any, limits: Limits) -> uvicorn.Config:
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
         h11_max_incomplete_event_size=64 * 1024,
+        ssl_context_factory=None if tls is None else lambda config, default: tls.server(),
     )
 
 

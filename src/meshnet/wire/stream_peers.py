@@ -13,6 +13,7 @@ from meshnet.core.protocol.opening import Opening
 from meshnet.core.vocabulary import HopLost, NodeId, SessionId
 from meshnet.wire.stream_client import SessionStream
 from meshnet.wire.stream_pool import StreamPool
+from meshnet.wire.tls import MeshTls
 
 PREPARE_S = 2.0
 """How long a first step waits for a stream that is opened for it before it came."""
@@ -25,13 +26,14 @@ is pinned, and a peer that is stopped accepts connections and says nothing."""
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """By the ids that heads know them by, and the token that they ask for.
+    """By the ids that heads know them by, and what they ask for: a token, mutual TLS.
 
     `urls` is read at every use: the owner may add and remove nodes.
     """
 
     urls: Mapping[NodeId, str]
     token: str | None = None
+    tls: MeshTls | None = None
 
     @classmethod
     def of(cls, urls: Sequence[str], token: str | None = None) -> Peers:
@@ -48,7 +50,7 @@ class PeerStreams:
     def __init__(self, peers: Peers, limits: Limits) -> None:
         authorization = {} if peers.token is None else {"Authorization": f"Bearer {peers.token}"}
         self._urls = peers.urls
-        self._pool = StreamPool(peers.urls, authorization, limits, onward=True)
+        self._pool = StreamPool(peers.urls, authorization, limits, onward=True, tls=peers.tls)
 
     async def hand_on(self, node: NodeId, number: int, step: ForwardRequest) -> None:
         if node not in self._urls:

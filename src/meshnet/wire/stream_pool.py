@@ -22,6 +22,7 @@ from meshnet.core.protocol.messages import ForwardRequest
 from meshnet.core.protocol.opening import Opening
 from meshnet.core.vocabulary import HopLost, NodeDescription, NodeId, SessionId
 from meshnet.wire.stream_client import SessionStream, StreamRefused
+from meshnet.wire.tls import MeshTls
 
 STREAMS_MAX = 1024
 RETRY_S = 5.0
@@ -39,9 +40,10 @@ class StreamPool:
         limits: Limits,
         *,
         onward: bool = False,
+        tls: MeshTls | None = None,
     ) -> None:
         """With `onward` the streams are those of a node, which hands steps on."""
-        self._onward = onward
+        self._onward, self._tls = onward, tls
         self._urls, self._authorization, self._limits = urls, authorization, limits
         self._streams: dict[Key, SessionStream] = {}
         self._opening: dict[Key, asyncio.Future[None]] = {}
@@ -127,6 +129,7 @@ class StreamPool:
         url = URL(base)
         if url.host is None or url.port is None:
             raise HopLost(f"{key[0]}: no address known")
+        secured = None if self._tls is None else self._tls.towards(url)
         address = f"ws{base.removeprefix('http')}/sessions/{opening.session}/stream"
 
         def ended(stream: SessionStream) -> None:
@@ -139,7 +142,7 @@ class StreamPool:
                 lambda: stream,
                 url.host,
                 url.port,
-                ssl=ssl.create_default_context() if url.scheme == "https" else None,
+                ssl=(secured or ssl.create_default_context()) if url.scheme == "https" else None,
             )
             await stream.ready
         except BaseException:  # cancelled, most of all: the socket must not stay

@@ -30,8 +30,8 @@ def doctor(
     settings: options.Set = None,
 ) -> None:
     """Check a setup: addresses, secrets, versions, models, links, memory; say what to do."""
+    from meshnet.cli.credentials import gateway_here
     from meshnet.cli.doctor.command import examine
-    from meshnet.cli.machine import url_here
 
     chosen = options.settings_from({}, config, settings)
-    examine(chosen, url or url_here(chosen.host, chosen.port), node or (), as_json=as_json)
+    examine(chosen, url or gateway_here(chosen), node or (), as_json=as_json)

@@ -17,7 +17,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from meshnet.cli.api_client import ApiClient, ApiError, NothingThere
+from meshnet.cli.api_client import ApiError, NothingThere
+from meshnet.cli.credentials import api_client, tls_of, token_of
 from meshnet.cli.doctor import nodes as of_nodes
 from meshnet.cli.doctor.findings import Finding, Level, bad, credentials, ok, warn
 from meshnet.cli.options import print_json
@@ -74,9 +75,8 @@ def examine(settings: Settings, url: str, given: Sequence[str], *, as_json: bool
 
 def _gateway(settings: Settings, url: str) -> tuple[list[Finding], Fields | None]:
     """Ask the gateway what it knows; where there is none, see whether one could be."""
-    key = settings.api_keys[0].get_secret_value() if settings.api_keys else None
     try:
-        with ApiClient(url, key) as client:
+        with api_client(settings, url) as client:
             told = Fields.of(client.mesh(), url)
         if told.truth("ready"):
             return [ok("gateway", f"{url} serves {told.text('model')}")], told
@@ -117,10 +117,9 @@ def _nodes(settings: Settings, urls: Sequence[str]) -> list[Finding]:
 
 
 async def _asked(settings: Settings, urls: Sequence[str]) -> Asked:
-    secret = settings.mesh_token
-    token = None if secret is None else secret.get_secret_value()
+    token, tls = token_of(settings), tls_of(settings)
     known = {NodeId(url): url for url in urls}
-    async with HttpHopClient(known, limits=Limits(), token=token) as client:
+    async with HttpHopClient(known, limits=Limits(), token=token, tls=tls) as client:
 
         async def described(node: NodeId) -> NodeDescription | HopLost:
             try:
@@ -132,7 +131,7 @@ async def _asked(settings: Settings, urls: Sequence[str]) -> Asked:
             tasks = {node: asking.create_task(described(node)) for node in known}
     answers = {node: task.result() for node, task in tasks.items()}
     there = {n: known[n] for n, told in answers.items() if isinstance(told, NodeDescription)}
-    book = LinkBook(lambda: there, token=token, clock=time.monotonic)
+    book = LinkBook(lambda: there, token=token, clock=time.monotonic, tls=tls)
     with suppress(TimeoutError):
         async with asyncio.timeout(LINKS_S):
             await book.round()

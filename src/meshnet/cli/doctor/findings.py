@@ -51,7 +51,7 @@ def credentials(settings: Settings, urls: Sequence[str]) -> list[Finding]:
     found = []
     if not is_loopback(settings.host):
         for setting, name, whom in (
-            (settings.mesh_token, "MESHNET_MESH_TOKEN", "a node"),
+            (settings.mesh_token or settings.tls_dir, "MESHNET_MESH_TOKEN", "a node"),
             (settings.api_keys, "MESHNET_API_KEYS", "a gateway"),
         ):
             if not setting:
@@ -66,7 +66,7 @@ def credentials(settings: Settings, urls: Sequence[str]) -> list[Finding]:
     far = [url for url in urls if url.startswith("http:") and not is_loopback(_host(url))]
     if far and settings.mesh_token is not None:
         text = f"the mesh token goes to {far[0]} unencrypted"
-        advice = "let only trusted networks or a VPN such as WireGuard carry it"
+        advice = "give each process a certificate (meshnet certs), or let only a VPN carry it"
         found.append(warn("credentials", text, advice))
     return found or [ok("credentials", "what is set suits the address listened on")]
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.live import Live
 
 from meshnet.cli.api_client import ApiClient, ApiError
+from meshnet.cli.credentials import api_client
 from meshnet.cli.interrupts import raise_interrupts
 from meshnet.cli.live.picture import Picture
 from meshnet.cli.settings import Settings
@@ -35,9 +36,8 @@ AGAIN_S = 2.0
 
 def show_top(settings: Settings, url: str) -> None:
     """Show the mesh behind `url`. Raises ApiError if it cannot be seen at all."""
-    key = settings.api_keys[0].get_secret_value() if settings.api_keys else None
     picture = Picture(unicode=carries_unicode())
-    with ApiClient(url, key) as client:
+    with api_client(settings, url) as client:
         console = Console()
         if not console.is_terminal:
             _once(client, picture, console)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 from urllib.parse import quote
@@ -121,8 +122,16 @@ def _message(status: int, body: bytes) -> str:
 class HttpExchange(OverHttp):
     """Carries calls to the gateway at a URL; an async context manager."""
 
-    def __init__(self, url: str, *, token: str | None) -> None:
-        self._url = url.rstrip("/")
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None,
+        dialled_with: Callable[[str], ssl.SSLContext | bool] = lambda url: True,
+        told: Callable[[Exception], str] = lambda error: f"{type(error).__name__}: {error}",
+    ) -> None:
+        """`dialled_with`: aiohttp's `ssl` for a URL, it may raise ValueError; `told`: words."""
+        self._url, self._dialled_with, self._told = url.rstrip("/"), dialled_with, told
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def _opened(self) -> aiohttp.ClientSession:
@@ -142,6 +151,7 @@ class HttpExchange(OverHttp):
                     data=body or None,
                     headers=headers,
                     allow_redirects=False,
+                    ssl=self._dialled_with(self._url),
                 ) as response:
                     answer = await response.content.read(limit + 1)
                     while len(answer) <= limit and not response.content.at_eof():
@@ -149,7 +159,7 @@ class HttpExchange(OverHttp):
         except TimeoutError:
             raise RegistryLost(f"{self._url}: no answer within {timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise RegistryLost(f"{self._url}: {type(error).__name__}: {error}") from None
+            raise RegistryLost(f"{self._url}: {self._told(error)}") from None
         if len(answer) > limit:
             raise RegistryLost(f"{self._url}: an answer over {limit} bytes")
         return response.status, answer

@@ -1,0 +1,1 @@
+"""The mesh's own certificate authority: `meshnet certs`."""
