@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from meshnet.cli.composition import Composition, composed
 from meshnet.cli.credentials import is_closed, refuse_open_mesh, tls_of, token_of
 from meshnet.cli.draining import DrainMount
+from meshnet.cli.keys.file import KeyFile
 from meshnet.cli.live.endpoint import Live, add_live
 from meshnet.cli.live.mesh import MeshWatch
 from meshnet.cli.machine import is_loopback
@@ -78,7 +79,7 @@ def _node(text: str) -> tuple[str, LayerRange | None]:
 
 def refuse_exposed(settings: Settings) -> None:
     """Raise SettingsError if others could use the API without a key."""
-    if not is_loopback(settings.host) and not settings.api_keys:
+    if not is_loopback(settings.host) and not (settings.api_keys or settings.api_keys_file):
         raise SettingsError(
             f"--host {settings.host}: an API beyond loopback needs MESHNET_API_KEYS, "
             "the keys its clients will send"
@@ -195,8 +196,10 @@ async def serve_api(
 
 
 def _gateway_settings(settings: Settings) -> GatewaySettings:
+    file = settings.api_keys_file
     return GatewaySettings(
         api_keys=tuple(key.get_secret_value() for key in settings.api_keys),
+        stored_keys=None if file is None else KeyFile(file).known,
         deadline_s=settings.request_timeout_seconds,
         trace_ratio=None if settings.trace_endpoint is None else settings.trace_ratio,
     )

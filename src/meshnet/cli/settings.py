@@ -125,6 +125,9 @@ class Settings(BaseSettings):
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         (), description="Keys clients may use, comma-separated; required beyond loopback"
     )
+    api_keys_file: Path | None = Field(
+        None, description="More such keys, with limits, as `meshnet keys` keeps them"
+    )
     prefill_chunk: int = Field(
         512, ge=1, le=65536, description="Positions of one prefill step at most"
     )

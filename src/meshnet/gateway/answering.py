@@ -21,8 +21,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from meshnet.core.vocabulary import TraceContext
+from meshnet.gateway.allowance import Allowance
 from meshnet.gateway.assembly import Piece, pieces
-from meshnet.gateway.auth import OWNER
+from meshnet.gateway.auth import ALLOWANCE, OWNER
 from meshnet.gateway.bodies import body_too_slow, read_body
 from meshnet.gateway.delivery import EventStream, unless_gone
 from meshnet.gateway.dialects import OPENAI, Dialect
@@ -120,6 +121,8 @@ class Job:
     ignored: tuple[str, ...]
     parting: Parting | None = None
     dialect: Dialect = OPENAI
+    spend: Callable[[int], None] | None = None
+    """Told how many tokens were read or written, where somebody counts them."""
 
 
 def envelope(service: Service, prefix: str) -> dict[str, Any]:
@@ -142,6 +145,9 @@ async def answer(
     scope = request.scope
     asker = Asker(scope[REQUEST_ID], scope.get(OWNER), scope.get(TRACE))
     job = await asyncio.to_thread(prepare, service, body, asker)
+    allowance: Allowance | None = request.scope.get(ALLOWANCE)
+    if allowance is not None:
+        job = replace(job, spend=allowance.spend_tokens)
     if job.delivery.stream:
         return EventStream(
             _chunks(service, job),
@@ -210,7 +216,22 @@ async def _whole(service: Service, job: Job) -> dict[str, Any] | ApiError:
 def _pieces(service: Service, job: Job, plan: Plan) -> AsyncGenerator[Piece, None]:
     plain = job.parting is None
     told = pieces(service.generator, service.text, plan, skip_special=plain)
-    return told if job.parting is None else parted(told, job.parting)
+    told = told if job.parting is None else parted(told, job.parting)
+    return told if job.spend is None else _paid(job, plan, job.spend, told)
+
+
+async def _paid(
+    job: Job, plan: Plan, spend: Callable[[int], None], told: AsyncGenerator[Piece, None]
+) -> AsyncGenerator[Piece, None]:
+    """Pay for tokens as they are there: who leaves halfway has paid for what was computed."""
+    if any(plan is plans[0] for plans in job.plans):
+        spend(plan.prompt_tokens)
+    paid = 0
+    async with aclosing(told) as parts:
+        async for piece in parts:
+            spend(piece.completion_tokens - paid)
+            paid = piece.completion_tokens
+            yield piece
 
 
 def _joined(parts: Sequence[Piece]) -> Piece:

@@ -70,7 +70,9 @@ def gateway_app(
     _add_probes(app, ready, metrics)
     page = page_files()
     add_page(app, page)
-    keys = KeyRing(settings.api_keys, secret=secret)
+    keys = KeyRing(
+        settings.api_keys, secret=secret, stored=settings.stored_keys, clock=ambient.clock
+    )
     app.add_middleware(Authenticated, keys=keys, public=frozenset(page))
     app.add_middleware(Boundary, ambient=ambient, record=record, trace_ratio=settings.trace_ratio)
     return app

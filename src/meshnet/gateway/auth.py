@@ -6,7 +6,8 @@ name of its own that it lets point to 127.0.0.1. So a request must then name thi
 Invariants
     * once a key is configured, every path but the probes and the page's own files is closed without
       one;
-    * a key is compared in constant time, against all keys, by digest;
+    * a key is compared in constant time, against all keys, by digest; what is stored is the digest;
+    * what posts (all that computes does) counts against the limits of its key until it has ended;
     * what leaves this process of a key is a digest under a secret of the process: it says that two
       requests have one owner, and nothing about the key.
 """
@@ -15,43 +16,68 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from meshnet.gateway.allowance import Allowance, Allowances, ApiKey, digest_of
 from meshnet.gateway.dialects import dialect_of
 from meshnet.gateway.errors import ApiError
 from meshnet.gateway.loopback import host_of, is_loopback
 
 OWNER = "meshnet.owner"
 """Where the owner's tag is left in the ASGI scope; without keys it is not there."""
+ALLOWANCE = "meshnet.allowance"
+"""Where the scope tells what its key may spend; without keys it is not there."""
 PROBES = frozenset({"/health", "/ready"})
 
 
+class Refused(Exception):
+    """Of this layer: no error of an endpoint is taken for one."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class KeyRing:
-    def __init__(self, keys: Sequence[str], secret: bytes) -> None:
-        self._digests = [_digest(key) for key in keys]
-        self._secret = secret
+    def __init__(
+        self,
+        keys: Sequence[str],
+        secret: bytes,
+        *,
+        stored: Callable[[], Sequence[ApiKey]] | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`keys` have no limits; `stored` tells the others, as they are now."""
+        self._unlimited = [ApiKey("", digest_of(key)) for key in keys]
+        self._stored, self._secret = stored, secret
+        self._allowances = Allowances(clock)
 
     def __bool__(self) -> bool:
-        return bool(self._digests)
+        """Whether the API is locked: also if no key is stored that would open it."""
+        return bool(self._unlimited) or self._stored is not None
 
-    def opens(self, authorization: str) -> bool:
-        """Tell whether the header's value is `Bearer` and one of the keys."""
+    def find(self, authorization: str) -> ApiKey | None:
+        """Return the key that the header's value is, if it is `Bearer` and one of them."""
         scheme, _, key = authorization.strip().partition(" ")
-        presented = _digest(key.strip())
-        matches = [hmac.compare_digest(presented, digest) for digest in self._digests]
-        return scheme.lower() == "bearer" and any(matches)
+        presented = digest_of(key.strip())
+        known = self._known()
+        matches = [each for each in known if hmac.compare_digest(presented, each.digest)]
+        return matches[0] if matches and scheme.lower() == "bearer" else None
+
+    def allowance(self, key: ApiKey) -> Allowance:
+        return self._allowances.of(key, self._known())
+
+    def _known(self) -> list[ApiKey]:
+        return [*self._unlimited, *(() if self._stored is None else self._stored())]
 
     def owner(self, authorization: str) -> str:
         """Return a tag that all requests with this key share."""
-        digest = _digest(authorization.strip().partition(" ")[2].strip())
+        digest = digest_of(authorization.strip().partition(" ")[2].strip())
         return hashlib.blake2b(digest, key=self._secret, digest_size=12).hexdigest()
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
 class Authenticated:
@@ -64,22 +90,48 @@ class Authenticated:
         self._public = public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in PROBES:
-            headers = Headers(scope=scope)
-            refusal = self._refusal(headers, scope["path"])
-            if refusal is not None:
-                await dialect_of(scope["path"]).refusal(refusal)(scope, receive, send)
-                return
-            if self._keys:
-                scope[OWNER] = self._keys.owner(_authorization(headers))
-        await self._app(scope, receive, send)
+        if scope["type"] != "http" or scope["path"] in PROBES:
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        try:
+            key = self._admitted(headers, scope["path"])
+            with self._counted(key, scope):
+                await self._app(scope, receive, send)
+        except Refused as refused:
+            await dialect_of(scope["path"]).refusal(refused.error)(scope, receive, send)
 
-    def _refusal(self, headers: Headers, path: str) -> ApiError | None:
+    def _admitted(self, headers: Headers, path: str) -> ApiKey | None:
+        """Return whose request it is; None: anybody's. Raises Refused."""
         if not self._keys:
-            return _foreign() if _names_another(headers.get("host", "")) else None
+            if _names_another(headers.get("host", "")):
+                raise Refused(_foreign())
+            return None
         authorization = _authorization(headers)
-        is_open = path in self._public or self._keys.opens(authorization)
-        return None if is_open else _locked(authorization)
+        key = self._keys.find(authorization)
+        if key is None and path not in self._public:
+            raise Refused(_locked(authorization))
+        return key
+
+    @contextmanager
+    def _counted(self, key: ApiKey | None, scope: Scope) -> Iterator[None]:
+        """Raises Refused."""
+        if key is None:
+            yield
+            return
+        scope[OWNER] = self._keys.owner(_authorization(Headers(scope=scope)))
+        if scope["method"] != "POST":
+            yield
+            return
+        scope[ALLOWANCE] = allowance = self._keys.allowance(key)
+        try:
+            allowance.begin(key)
+        except ApiError as error:
+            raise Refused(error) from None
+        try:
+            yield
+        finally:
+            allowance.end()
 
 
 def _authorization(headers: Headers) -> str:

@@ -34,6 +34,7 @@ _TYPES = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
+    429: "rate_limit_error",
     413: "request_too_large",
     503: "overloaded_error",
 }

@@ -54,6 +54,7 @@ def _posted(summary: str, body: Schema, responses: Schema) -> Schema:
         ("408", "body too slow"),
         ("413", "body too large"),
         ("415", "a body that is not JSON"),
+        ("429", "a limit of the key is reached; Retry-After tells for how long"),
     )
     return {
         "summary": summary,

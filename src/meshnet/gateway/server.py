@@ -46,7 +46,7 @@ async def serve_gateway(
 
     Port 0 takes a free one. Raises Exposed or AddressInUse before anything is served.
     """
-    if not is_loopback(host) and not settings.api_keys:
+    if not is_loopback(host) and not settings.locked:
         raise Exposed(
             f"refusing to listen on {host} without an API key: others could use this API. "
             "Configure a key, or listen on 127.0.0.1."

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+from meshnet.gateway.allowance import ApiKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,10 @@ class ApiLimits:
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
     api_keys: tuple[str, ...] = field(default=(), repr=False)
-    """Keys that open the API; with none, everybody who can connect may use it."""
+    """Keys that open the API, without limits."""
+    stored_keys: Callable[[], Sequence[ApiKey]] | None = field(default=None, repr=False)
+    """Tells the keys that are stored, as they are now. With neither, everybody who can connect
+    may use the API."""
     keepalive_s: float = 15.0
     """Longest silence of a stream: then a comment is sent."""
     grace_s: float = 0.25
@@ -49,3 +55,8 @@ class GatewaySettings:
             raise ValueError("gateway: expected times above 0, and grace_s of at least 0")
         if any(not key for key in self.api_keys):
             raise ValueError("api_keys: expected no empty key")
+
+    @property
+    def locked(self) -> bool:
+        """Whether the API asks for a key."""
+        return bool(self.api_keys) or self.stored_keys is not None

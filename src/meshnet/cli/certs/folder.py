@@ -11,10 +11,8 @@ Invariants
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -30,6 +28,7 @@ from meshnet.cli.certs.authority import (
     hosts_of,
     name_of,
 )
+from meshnet.cli.private_file import write_private
 from meshnet.wire.tls import AUTHORITY, CERTIFICATE, KEY, REVOKED
 
 AUTHORITY_KEY = "ca.key"
@@ -167,21 +166,6 @@ class AuthorityFolder:
     def _write(self, name: str, content: bytes) -> None:
         with _told():
             write_private(self._directory / name, content)
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Replace a file by one that only its owner reads, or leave it as it was. Raises OSError."""
-    handle, beside = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # with mode 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(beside)
-        raise
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def credentials(settings: Settings, urls: Sequence[str]) -> list[Finding]:
     if not is_loopback(settings.host):
         for setting, name, whom in (
             (settings.mesh_token or settings.tls_dir, "MESHNET_MESH_TOKEN", "a node"),
-            (settings.api_keys, "MESHNET_API_KEYS", "a gateway"),
+            (settings.api_keys or settings.api_keys_file, "MESHNET_API_KEYS", "a gateway"),
         ):
             if not setting:
                 text = f"host {settings.host} is reached from other machines, and {name} is not set"

@@ -1,0 +1,1 @@
+"""The API keys of a gateway, kept as digests: `meshnet keys`."""
