@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
-.PHONY: scale help setup demo test test-chaos test-docs test-etcd test-page test-wheel check slow bench peers docs site families clean
+.PHONY: scale help setup demo test test-chaos test-docs test-etcd test-page test-wheel check slow bench peers audit docs site families clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -68,6 +68,11 @@ bench: setup ## Measure the acceptance table, flatness, split tax, killed nodes;
 	@$(BIN)/meshnet bench flatness
 	@$(BIN)/meshnet bench split-tax
 	@$(BIN)/python -m tools.kill_bench
+
+audit: ## Ask the advisories about every version of constraints.txt; needs the network
+	@$(PYTHON) -m venv .venv-audit
+	@.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.9,<3'
+	@.venv-audit/bin/pip-audit --disable-pip --no-deps -r constraints.txt
 
 peers: setup ## Build llama.cpp's servers, which the benchmarks run beside ours (minutes, once)
 	@$(BIN)/python -m tools.peers

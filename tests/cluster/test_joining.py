@@ -40,7 +40,7 @@ async def test_nodes_join_in_any_order_and_the_rest_go_on_when_one_leaves(
     tls_dir = issued(authority(tmp_path / "certs"), "all")
     with joining_mesh(tiny_model_dir, tmp_path, tls_dir=tls_dir) as mesh:
         early = mesh.node()
-        mesh.serve()
+        gateway = mesh.serve()
         late = mesh.node()
         for node in (early, late):
             node.wait_ready()
@@ -57,6 +57,10 @@ async def test_nodes_join_in_any_order_and_the_rest_go_on_when_one_leaves(
         late.send(signal.SIGTERM)
         await until(lambda: late.url not in mesh.members(), "it has left")
         await until(lambda: layers_of(mesh.members()) == ["0-4"], "the other holds all layers")
+
+        logs = "".join(line for process in (gateway, early, late) for line in process.told())
+        assert "ready" in logs
+        assert PROMPT not in logs + mesh.http.get(f"{mesh.url}/metrics").text
 
         assert late.stop() == 0
         assert peers_of(early.url, mesh.http) == []
