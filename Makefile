@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
-.PHONY: scale help setup demo test test-chaos test-docs test-etcd test-page test-wheel check slow bench peers audit docs site families clean
+.PHONY: scale help setup demo test test-chaos test-docs test-etcd test-page test-ray test-wheel check slow bench peers audit docs site families clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -49,6 +49,11 @@ test-wheel: setup ## Build wheel and sdist, install the wheel in a clean environ
 
 test-docs: setup ## Run every command of the docs, over loopback; minutes
 	@$(BIN)/python -m pytest -q tests/docs -m 'slow or not slow'
+
+test-ray: ## Nodes kept by Ray, in .venv-ray: machines, shards and gateways killed; minutes
+	@test -x .venv-ray/bin/python || $(PYTHON) -m venv .venv-ray
+	@.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check --retries 5 -c constraints.txt -e '.[dev,ray]'
+	@OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest -q -m ray
 
 test-chaos: setup ## Storms of faults over real processes in network namespaces; an hour and less
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tools.chaos --events 51 --out benchmarks/results

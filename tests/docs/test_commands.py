@@ -13,7 +13,10 @@ from typer.main import get_command
 
 from meshnet.cli.app import build_app
 
-ELSEWHERE = {"docs/etcd-systemd.md": "tests/cluster/test_etcd_page.py"}
+ELSEWHERE = {
+    "docs/etcd-systemd.md": "tests/cluster/test_etcd_page.py",
+    "docs/ray.md": "tests/ray/test_ray_page.py",
+}
 """Pages, or sections of them, whose commands have a test of their own."""
 NOT_RUN = {
     "make setup": "whoever runs this test has done it",

@@ -18,6 +18,8 @@ UP_EXAMPLES = """
   meshnet up --model ./my-model --split 4        a local directory, cut before layer 4
 
   meshnet up --nodes 3 --set kv_max_sessions=2   any setting by its name
+
+  meshnet up --nodes 3 --ray 10.0.0.1:6379       nodes on three machines of a Ray
 """
 
 NODE_EXAMPLES = """
@@ -115,6 +117,7 @@ def up(
     model: options.Model = None,
     nodes: options.Nodes = 2,
     split: options.Split = None,
+    ray: options.Ray = None,
     host: options.Host = None,
     port: Annotated[
         int | None, typer.Option("--port", "-p", show_default="8000", help="Port of the API.")
@@ -128,7 +131,7 @@ def up(
     config: options.Config = None,
     settings: options.Set = None,
 ) -> None:
-    """Start node processes and an OpenAI-compatible API on this machine."""
+    """Start node processes and an OpenAI-compatible API."""
     from meshnet.cli.up import up
 
     flags = {
@@ -141,7 +144,8 @@ def up(
         "routes": routes,
         "fast_prefill": fast_prefill,
     }
-    up(options.settings_from(flags, config, settings), nodes=nodes, split=split, as_json=json_ready)
+    chosen = options.settings_from(flags, config, settings)
+    up(chosen, nodes=nodes, split=split, ray=ray, as_json=json_ready)
 
 
 def node(

@@ -72,7 +72,7 @@ def local_launcher(
             _spec(f"node-{place}", held, environment, port)
             for place, (held, port) in enumerate(zip(layers, ports, strict=True), start=1)
         ],
-        log_dir=_log_dir(settings.cache_dir / "logs"),
+        log_dir=log_dir(settings.cache_dir / "logs"),
         record=record,
         policy=RestartPolicy(ready_timeout_s=settings.start_timeout_seconds),
     )
@@ -141,7 +141,7 @@ def _text(value: object) -> str:
             return str(value)
 
 
-def _log_dir(logs: Path) -> Path:
+def log_dir(logs: Path) -> Path:
     """Make this run's directory and forget all but the latest few. Raises SettingsError."""
     try:
         logs.mkdir(parents=True, exist_ok=True)

@@ -73,6 +73,10 @@ Routes = Annotated[
     ),
 ]
 Nodes = Annotated[int, typer.Option("--nodes", "-n", min=1, max=64, help="Node processes.")]
+Ray = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="HOST:PORT", help="Nodes on the machines of a Ray, one on each."),
+]
 Peer = Annotated[
     list[str] | None,
     typer.Option("--peer", metavar="URL", help="A node to hand steps on to. Repeatable."),

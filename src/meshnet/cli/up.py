@@ -1,4 +1,4 @@
-"""`meshnet up`: node processes and the gateway of one machine, until asked to stop."""
+"""`meshnet up`: node processes and the gateway, until asked to stop."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
+from importlib.util import find_spec
 
 from meshnet.cli.gateway_process import (
     refuse_exposed,
@@ -17,17 +19,28 @@ from meshnet.cli.local_nodes import local_launcher, split_layers
 from meshnet.cli.models import resolve_model
 from meshnet.cli.options import print_ready
 from meshnet.cli.serving import run_loop, stop_on_signals
-from meshnet.cli.settings import Settings
+from meshnet.cli.settings import Settings, SettingsError
 from meshnet.cli.telling import Telling
 from meshnet.core.vocabulary import LayerRange
 from meshnet.engine.models.pull import LocalModel
 
 
-def up(settings: Settings, *, nodes: int, split: str | None, as_json: bool) -> None:
-    """Run a mesh on this machine. Raises MeshnetError."""
+def up(
+    settings: Settings, *, nodes: int, split: str | None, ray: str | None = None, as_json: bool
+) -> None:
+    """Run a mesh on this machine, or with its nodes on those of a Ray. Raises MeshnetError."""
+    if ray is not None and split is not None:
+        raise SettingsError("--split: expected none with --ray, where the gateway cuts the layers")
     refuse_exposed(settings)
     refuse_taken_port(settings)
+    if ray is not None and find_spec("ray") is None:
+        raise SettingsError("--ray: expected Ray beside meshnet: pip install 'meshnet[ray]'")
     source = resolve_model(settings.model, settings)
+    if ray is not None:
+        from meshnet.cli.ray_mesh import up_on_ray  # Ray costs seconds
+
+        up_on_ray(settings, source, ray, nodes, partial(_tell_ready, as_json=as_json))
+        return
     run_loop(lambda: _up(settings, source, nodes, split, as_json))
 
 

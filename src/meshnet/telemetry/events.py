@@ -235,6 +235,15 @@ class ChildDied:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardAway:
+    """Nobody hears of a shard that a launcher keeps elsewhere; it is started anew."""
+
+    name: str
+    url: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessReady:
     role: str
     url: str
@@ -296,6 +305,7 @@ Event = (
     | GatewayAnswered
     | ChildStarted
     | ChildDied
+    | ShardAway
     | ProcessReady
     | MemberSeen
     | LayersAssigned

@@ -32,6 +32,7 @@ from meshnet.telemetry.events import (
     SessionMoved,
     SessionsHeld,
     SessionTaken,
+    ShardAway,
     ShardDegraded,
     ShardFailed,
     ShardLoaded,
@@ -195,7 +196,7 @@ class Metrics:
                 self._observe_recovery(event)
             case GatewayAnswered(status=status):
                 self._answered.labels(str(status)).inc()
-            case ChildDied():
+            case ChildDied() | ShardAway():
                 self._restarts.inc()
             case Fault():
                 self._faults.inc()

@@ -30,6 +30,7 @@ from meshnet.telemetry.events import (
     RegistryAway,
     SessionEvicted,
     SessionsHeld,
+    ShardAway,
     ShardDegraded,
     ShardFailed,
     ShardLoaded,
@@ -112,7 +113,9 @@ def _level_of(event: Event) -> int:
         case GatewayAnswered(method="GET", status=status) if status < 400:
             # Probes and scrapes: every few seconds, for ever.
             return logging.DEBUG
-        case ShardLoaded(kv_cache=False) | ShardDegraded() | ChildDied() | RegistryAway():
+        case ShardLoaded(kv_cache=False) | ShardDegraded() | ShardAway() | RegistryAway():
+            return logging.WARNING
+        case ChildDied():
             return logging.WARNING
         case ShardFailed() | Fault():
             return logging.ERROR

@@ -37,6 +37,7 @@ from meshnet.telemetry.events import (
     GenerationStarted,
     MemberSeen,
     Refilled,
+    ShardAway,
 )
 from meshnet.telemetry.pace import Pace
 from meshnet.wire.in_process import InProcessHopClient
@@ -157,6 +158,7 @@ def test_what_happened_is_told_in_words():
         GenerationFinished("stop", 20, 1, 2.04, "s"),
         GenerationFinished("cancelled", 1, 0, 2.0, "t"),
         ChildDied("node-2", 7, -9, 0.2),
+        ShardAway("node-3", "http://c:9001", "its machine died"),
         MemberSeen("http://b:9001", "left"),
     ]
 
@@ -166,6 +168,7 @@ def test_what_happened_is_told_in_words():
         "Answer 1 is done: 20 tokens in 2.0 s, 1 recovery",
         "Answer 2 stopped after 1 token",
         "node-2 died (signal 9); starts again in 0.2 s",
+        "node-3 is away: its machine died",
         "b:9001 left",
     ]
 

@@ -18,6 +18,7 @@ from meshnet.telemetry.events import (
     Refilled,
     RegistryAway,
     SessionMoved,
+    ShardAway,
 )
 
 _GENERATION = GenerationStarted | GenerationFinished | Refilled | SessionMoved
@@ -34,6 +35,8 @@ def happening_of(event: Event, numbers: SessionNumbers) -> Happening | None:
             how = _exit(event.exit_code)
             again = f"starts again in {event.restart_in_s:g} s"
             return Happening("died", "bad", f"{name} died ({how}); {again}", name)
+        case ShardAway(name=name, reason=reason):
+            return Happening("died", "bad", f"{name} is away: {reason}", name)
         case MemberSeen():
             return _of_member(event)
         case LayersAssigned(nodes=nodes, missing=missing):
