@@ -77,7 +77,7 @@ bench: setup ## Measure the acceptance table, flatness, split tax, killed nodes;
 audit: ## Ask the advisories about every version of constraints.txt; needs the network
 	@$(PYTHON) -m venv .venv-audit
 	@.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.9,<3'
-	@.venv-audit/bin/pip-audit --disable-pip --no-deps -r constraints.txt
+	@.venv-audit/bin/pip-audit --strict --disable-pip --no-deps -r constraints.txt
 
 peers: setup ## Build llama.cpp's servers, which the benchmarks run beside ours (minutes, once)
 	@$(BIN)/python -m tools.peers

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -126,6 +128,27 @@ async def test_what_is_revoked_or_renewed_counts_without_a_restart(tmp_path: Pat
             await hops.describe(NODE, TIMEOUT_S)
 
     assert "certificate" in told, told
+
+
+async def test_a_connection_that_is_open_ends_when_somebody_is_revoked(tmp_path: Path):
+    """Its peer may be the one; who is still believed comes again."""
+    folder = authority(tmp_path / "mesh")
+    node, head = Looking(issued(folder, "node")), MeshTls(issued(folder, "head"))
+
+    async with serving(EchoService(), tls=node) as url:
+        port = int(url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=head.towards(url))
+        writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        answered = await reader.readuntil(b"\r\n\r\n")
+        folder.revoke("head", NOW)
+        with suppress(ConnectionResetError):
+            while await reader.read(1024):
+                pass
+        writer.close()
+        told = await refusal(url, head)
+
+    assert answered.startswith(b"HTTP/1.1")
+    assert "certificate" in told
 
 
 async def test_files_that_do_not_fit_together_leave_what_was(tmp_path: Path):

@@ -20,7 +20,7 @@ from meshnet.core.vocabulary import MeshnetError
 from meshnet.gateway.errors import ApiError, error_response
 from meshnet.gateway.loopback import is_loopback
 from meshnet.gateway.settings import GatewaySettings
-from meshnet.wire.serving import bind, http_protocol
+from meshnet.wire.serving import TlsServer, bind, http_protocol
 from meshnet.wire.tls import MeshTls
 
 KEEP_CONNECTION_S = 75
@@ -72,6 +72,7 @@ async def serve_gateway(
                 else lambda config, default: tls.server(everybody=True),
             ),
             lambda: started(f"{scheme}://{shown}:{listener.getsockname()[1]}"),
+            tls,
         )
         await server.serve([listener])
     if server.was_cancelled:
@@ -82,11 +83,13 @@ def _not_http(message: str) -> bytes:
     return bytes(error_response(ApiError(400, message)).body)
 
 
-class _Server(uvicorn.Server):
+class _Server(TlsServer):
     """uvicorn without its signal handlers; a cancellation becomes its orderly shutdown."""
 
-    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
-        super().__init__(config)
+    def __init__(
+        self, config: uvicorn.Config, started: Callable[[], None], tls: MeshTls | None
+    ) -> None:
+        super().__init__(config, tls)
         self._tell_started = started
         self.was_cancelled = False
 

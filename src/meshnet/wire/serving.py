@@ -80,7 +80,7 @@ async def serve_socket(
         _refuse_strangers(str(address[0]), locked=token is not None or tls is not None)
         config = _config(app, limits or Limits(), tls)
         config.load()
-        server = uvicorn.Server(config)
+        server = TlsServer(config, tls)
         server.lifespan = config.lifespan_class(config)
         await server.startup(sockets=[listener])
         try:
@@ -90,6 +90,22 @@ async def serve_socket(
         finally:
             await server.shutdown(sockets=[listener])
             await _end(server.server_state.tasks)
+
+
+class TlsServer(uvicorn.Server):
+    """Closes what is open once certificates are revoked: whoever is still believed comes again."""
+
+    def __init__(self, config: uvicorn.Config, tls: MeshTls | None) -> None:
+        super().__init__(config)
+        self._tls = tls
+        self._revocations = 0 if tls is None else tls.revocations
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._tls is not None and (now := self._tls.revocations) != self._revocations:
+            self._revocations = now
+            for connection in list(self.server_state.connections):
+                connection.transport.abort()
+        return await super().on_tick(counter)
 
 
 async def _end(tasks: set[asyncio.Task[None]]) -> None:

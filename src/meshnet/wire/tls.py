@@ -9,7 +9,8 @@ Invariants
       other's is for the host that was dialled;
     * no TLS session is resumed: each connection is judged anew;
     * plain HTTP is spoken to loopback only;
-    * files that changed count from the next connection on; files that cannot be read, for nothing.
+    * files that changed count from the next connection on; files that cannot be read, for nothing;
+    * once others are revoked, connections that are open to a server begin anew.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import ipaddress
 import ssl
 import stat
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,14 @@ class MeshTls:
         self._directory, self._clock = directory, clock
         self._looked_at, self._stamp = clock(), self._stamped()
         self._read = self._read_files()
+        self._revocations = 0
         self._meet_itself()
+
+    @property
+    def revocations(self) -> int:
+        """How often it was changed which certificates are revoked."""
+        self._now()
+        return self._revocations
 
     def towards(self, url: str | URL) -> ssl.SSLContext:
         """Return what a connection to `url` is made with. Raises PlainRefused.
@@ -90,7 +98,9 @@ class MeshTls:
             # Copied file by file, they fit together only once the last is there: look again then.
             with suppress(TlsError):
                 if (stamp := self._stamped()) != self._stamp:
-                    self._read, self._stamp = self._read_files(), stamp
+                    self._read, before, self._stamp = self._read_files(), self._stamp, stamp
+                    at = FILES.index(REVOKED)
+                    self._revocations += before[at] != stamp[at]
         return self._read
 
     def _read_files(self) -> _Read:
@@ -134,7 +144,7 @@ class MeshTls:
             raise self._unusable(error) from None
         return context
 
-    def _stamped(self) -> Iterable[tuple[int, int, int]]:
+    def _stamped(self) -> list[tuple[int, int, int]]:
         """Return what is different once a file was written or replaced. Raises TlsError."""
         try:
             found = [(self._directory / name).stat() for name in FILES]
