@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
-from tests.families import VOCAB_SIZE
+from tests.families import LAYERS, VOCAB_SIZE
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from meshnet.core.vocabulary import LayerRange
+from meshnet.core.vocabulary import LayerRange, WeightFormat
+from meshnet.engine.checkpoint import Checkpoint, read_config
+from meshnet.engine.formats import load_in_format
+from meshnet.engine.forward import LayerRunner
+from meshnet.engine.interface import GridAttention
+from meshnet.engine.lean_choice import lean_runner
 from meshnet.engine.runner import Passing, Runner, Segment, positions_of
+from meshnet.engine.selftest import Closeness
 
+WHOLE = LayerRange(0, LAYERS)
+CONTEXT = 512
 STEPS = ((0, 250), (250, 253), (253, 254), (254, 255), (255, 256), (256, 257), (257, 270))
 """A prefill, chunks and single positions, across the end of a cell."""
 
@@ -89,3 +99,30 @@ def operators_of_a_layer(runner: Runner) -> int:
             runner.passing(entering_of(runner, 1), layers, [Segment(3, 1, cache)])
         counts.append(len(counting.operators))
     return counts[1] - counts[0]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Layers in a weight format, with a forward and an attention that a lean one takes over."""
+
+    model: Any
+    generic: LayerRunner
+    attention: GridAttention
+
+    def lean(self, *, compiled: Closeness | None = None) -> Runner | None:
+        return lean_runner(self.model, self.generic, self.attention, CONTEXT, compiled=compiled)
+
+
+def loaded_in(path: Path, weights: WeightFormat, layers: LayerRange = WHOLE) -> Loaded:
+    loaded, form = load_in_format(
+        path,
+        Checkpoint(path),
+        read_config(path),
+        layers,
+        weights,
+        torch.device("cpu"),
+        lambda sentence: None,
+    )
+    generic, attention = LayerRunner(loaded.model, form.dtype), GridAttention(4)
+    generic.use_attention(attention.register())
+    return Loaded(loaded.model, generic, attention)

@@ -1,42 +1,11 @@
 """What the terminal client makes of a gateway's answers, from a server that plays each part."""
 
-import http.server
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
+from tests.cli.answers import answering
 
 from meshnet.cli.api_client import ApiClient, ApiError
-
-
-@contextmanager
-def answering(status: int, body: bytes, kind: str = "application/json") -> Iterator[str]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.do_GET()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def events(*chunks: object) -> bytes:
@@ -57,14 +26,17 @@ def test_a_stream_yields_the_text_of_its_chunks():
     body = events({"choices": [{"delta": {"role": "assistant", "content": ""}}]}, delta("a"),
                   delta("b\n"), {"choices": [], "usage": {}})  # fmt: skip
 
-    with answering(200, body, "text/event-stream") as url:
+    with answering((200, body), kind="text/event-stream") as url:
         assert chat(f"{url}/v1/") == ["a", "b\n"]
 
 
 def test_an_error_inside_a_stream_is_an_error():
     body = events(delta("a"), {"error": {"message": "no route to layer 3"}})
 
-    with answering(200, body, "text/event-stream") as url, pytest.raises(ApiError, match="layer 3"):
+    with (
+        answering((200, body), kind="text/event-stream") as url,
+        pytest.raises(ApiError, match="layer 3"),
+    ):
         chat(url)
 
 
@@ -72,7 +44,7 @@ def test_a_refusal_is_told_in_the_gateways_words():
     body = json.dumps({"error": {"message": "Incorrect API key provided."}}).encode()
 
     with (
-        answering(401, body) as url,
+        answering((401, body)) as url,
         pytest.raises(ApiError, match=r"401: Incorrect API key.*MESHNET_API_KEYS"),
     ):
         chat(url)
@@ -81,7 +53,7 @@ def test_a_refusal_is_told_in_the_gateways_words():
 @pytest.mark.parametrize("body", [b"<html>", b"[1, 2]"])
 def test_somebody_elses_server_is_told_apart(body: bytes):
     with (
-        answering(200, body) as url,
+        answering((200, body)) as url,
         ApiClient(url, None) as client,
         pytest.raises(ApiError, match="is it a meshnet"),
     ):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.cli.test_api_client import answering
+from tests.cli.answers import answering
 
 from meshnet.cli.api_client import ApiClient, ApiError
 
 
 def told(status: int, body: object) -> str:
     with (
-        answering(status, json.dumps(body).encode()) as url,
+        answering((status, json.dumps(body).encode())) as url,
         ApiClient(url, None) as client,
         pytest.raises(ApiError) as error,
     ):

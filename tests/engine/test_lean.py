@@ -2,60 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from tests.families import LAYERS, VOCAB_SIZE, save_family
-from tests.runners import answer_of, apart_and_together, entering_of, operators_of_a_layer
+from tests.runners import (
+    CONTEXT,
+    WHOLE,
+    answer_of,
+    apart_and_together,
+    entering_of,
+    loaded_in,
+    operators_of_a_layer,
+)
 
 from meshnet.core.vocabulary import LayerRange, WeightFormat
-from meshnet.engine.checkpoint import Checkpoint, read_config
-from meshnet.engine.formats import load_in_format
-from meshnet.engine.forward import LayerRunner
-from meshnet.engine.interface import GridAttention
 from meshnet.engine.lean import LeanRunner
-from meshnet.engine.lean_choice import lean_runner
 from meshnet.engine.quantising import weight_bytes
 from meshnet.engine.runner import Passing, Segment
 
-WHOLE = LayerRange(0, LAYERS)
-CONTEXT = 512
 LEAN = ("llama", "llama-tied", "qwen2", "qwen2-swa", "qwen3", "mistral-swa", "seed_oss")
 SCALED_ENDS = ("embedding_multiplier", "logits_scaling")
 OTHERS = ("gemma", "gemma2", "gemma3", "phi3", "olmo2", "granite", "qwen3_moe", "stablelm", "glm4")
 FORMATS = (WeightFormat.FP32, WeightFormat.INT8, WeightFormat.INT8_FAST)
 
 
-@dataclass(frozen=True)
-class Loaded:
-    model: Any
-    generic: LayerRunner
-    attention: GridAttention
-
-    def lean(self) -> LeanRunner | None:
-        return lean_runner(self.model, self.generic, self.attention, CONTEXT)
-
-
-def _load(path: Path, weights: WeightFormat, layers: LayerRange = WHOLE) -> Loaded:
-    loaded, form = load_in_format(
-        path,
-        Checkpoint(path),
-        read_config(path),
-        layers,
-        weights,
-        torch.device("cpu"),
-        lambda sentence: None,
-    )
-    generic, attention = LayerRunner(loaded.model, form.dtype), GridAttention(4)
-    generic.use_attention(attention.register())
-    return Loaded(loaded.model, generic, attention)
-
-
 def _lean(path: Path, weights: WeightFormat, layers: LayerRange = WHOLE) -> LeanRunner:
-    lean = _load(path, weights, layers).lean()
+    lean = loaded_in(path, weights, layers).lean()
     assert lean is not None
     return lean
 
@@ -66,7 +40,7 @@ def test_the_short_forward_answers_like_transformers_own(
     tmp_path: Path, family: str, weights: WeightFormat
 ):
     path = save_family(tmp_path, family, max_position_embeddings=CONTEXT)
-    expected = answer_of(_load(path, weights).generic)
+    expected = answer_of(loaded_in(path, weights).generic)
 
     answer = answer_of(_lean(path, weights))
 
@@ -81,7 +55,7 @@ def test_the_short_forward_answers_like_transformers_own(
 def test_it_runs_any_part_of_a_model(tmp_path: Path, layers: str):
     path = save_family(tmp_path, "qwen3", max_position_embeddings=CONTEXT)
     held = LayerRange.parse(layers)
-    expected = answer_of(_load(path, WeightFormat.INT8, held).generic)
+    expected = answer_of(loaded_in(path, WeightFormat.INT8, held).generic)
 
     answer = answer_of(_lean(path, WeightFormat.INT8, held))
 
@@ -90,7 +64,7 @@ def test_it_runs_any_part_of_a_model(tmp_path: Path, layers: str):
 
 def test_it_runs_some_of_the_layers_that_are_held(tmp_path: Path):
     path = save_family(tmp_path, "llama")
-    generic, lean = _load(path, WeightFormat.INT8).generic, _lean(path, WeightFormat.INT8)
+    generic, lean = loaded_in(path, WeightFormat.INT8).generic, _lean(path, WeightFormat.INT8)
     some = LayerRange(2, 5)
     entering = Passing(torch.randn(1, 7, 64, generator=torch.Generator().manual_seed(0)))
     caches = [runner.new_cache(some) for runner in (generic, lean)]
@@ -108,7 +82,7 @@ def test_it_runs_some_of_the_layers_that_are_held(tmp_path: Path):
 
 @pytest.mark.parametrize("family", OTHERS)
 def test_a_model_of_another_skeleton_keeps_transformers_forward(tmp_path: Path, family: str):
-    loaded = _load(
+    loaded = loaded_in(
         save_family(tmp_path, family, max_position_embeddings=CONTEXT), WeightFormat.FP32
     )
     before = answer_of(loaded.generic)
@@ -129,7 +103,9 @@ def test_a_multiplier_inside_a_layer_is_noticed(tmp_path: Path, name: str, value
     plain = save_family(tmp_path / "plain", "granite", **settings)
     scaled = save_family(tmp_path / "scaled", "granite", **settings, **{name: value})
 
-    taken = [_load(path, WeightFormat.FP32, middle).lean() is not None for path in (plain, scaled)]
+    taken = [
+        loaded_in(path, WeightFormat.FP32, middle).lean() is not None for path in (plain, scaled)
+    ]
 
     # The scale of scores is the attention's own and read from there.
     assert taken == [True, name == "attention_multiplier"]
@@ -142,7 +118,7 @@ def test_layers_between_scaled_ends_go_as_the_ends_do(tmp_path: Path, name: str)
     path = save_family(tmp_path, "granite", max_position_embeddings=CONTEXT, **ends)
 
     taken = [
-        _load(path, WeightFormat.INT8, LayerRange.parse(layers)).lean() is not None
+        loaded_in(path, WeightFormat.INT8, LayerRange.parse(layers)).lean() is not None
         for layers in ("0-2", "2-4", "4-6")
     ]
 
@@ -154,7 +130,7 @@ def test_a_model_that_differs_at_far_positions_only_is_noticed(tmp_path: Path):
     path = _save_ministral(tmp_path, beta=0.1)
     unscaled = _save_ministral(tmp_path / "unscaled", beta=0.0)
 
-    taken = [_load(each, WeightFormat.FP32).lean() is not None for each in (path, unscaled)]
+    taken = [loaded_in(each, WeightFormat.FP32).lean() is not None for each in (path, unscaled)]
 
     assert taken == [False, True]
 
@@ -233,7 +209,7 @@ def test_what_enters_is_not_written_to(tmp_path: Path):
 
 @pytest.mark.parametrize("weights", FORMATS, ids=lambda weights: weights.value)
 def test_joined_weights_are_held_once(tmp_path: Path, weights: WeightFormat):
-    loaded = _load(save_family(tmp_path, "qwen2"), weights)
+    loaded = loaded_in(save_family(tmp_path, "qwen2"), weights)
     before = weight_bytes(loaded.model)
 
     loaded.lean()
@@ -252,7 +228,7 @@ def test_joined_weights_are_held_once(tmp_path: Path, weights: WeightFormat):
 def test_a_layer_takes_few_operators(tmp_path: Path, weights: WeightFormat, operators_max: int):
     """Each costs one to eight microseconds, at a token more than a small model's products."""
     path = save_family(tmp_path, "llama")
-    generic = operators_of_a_layer(_load(path, weights).generic)
+    generic = operators_of_a_layer(loaded_in(path, weights).generic)
 
     operators = operators_of_a_layer(_lean(path, weights))
 

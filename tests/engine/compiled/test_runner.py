@@ -10,23 +10,24 @@ from typing import Any
 import pytest
 import torch
 from tests.families import LAYERS, save_family
-from tests.runners import answer_of, apart_and_together, entering_of, operators_of_a_layer
+from tests.runners import (
+    CONTEXT,
+    WHOLE,
+    answer_of,
+    apart_and_together,
+    entering_of,
+    loaded_in,
+    operators_of_a_layer,
+)
 
 import meshnet.engine
 from meshnet.core.vocabulary import LayerRange, WeightFormat
-from meshnet.engine.checkpoint import Checkpoint, read_config
 from meshnet.engine.compiled.runner import CompiledRunner
-from meshnet.engine.formats import load_in_format
-from meshnet.engine.forward import LayerRunner
-from meshnet.engine.interface import GridAttention
 from meshnet.engine.lean import LeanRunner
-from meshnet.engine.lean_choice import lean_runner
 from meshnet.engine.loading import load_shard
 from meshnet.engine.runner import Passing, Runner, Segment, positions_of
 from meshnet.engine.selftest import CLOSENESS, Closeness, distance
 
-WHOLE = LayerRange(0, LAYERS)
-CONTEXT = 512
 FAMILIES = ("llama", "llama-tied", "qwen2", "qwen2-swa", "qwen3", "mistral-swa", "seed_oss")
 FORMATS = (WeightFormat.INT8, WeightFormat.INT8_FAST)
 
@@ -38,18 +39,7 @@ def _runner(
     *,
     compiled: Closeness | None = None,
 ) -> Runner:
-    loaded, form = load_in_format(
-        path,
-        Checkpoint(path),
-        read_config(path),
-        layers,
-        weights,
-        torch.device("cpu"),
-        lambda sentence: None,
-    )
-    generic, attention = LayerRunner(loaded.model, form.dtype), GridAttention(4)
-    generic.use_attention(attention.register())
-    runner = lean_runner(loaded.model, generic, attention, CONTEXT, compiled=compiled)
+    runner = loaded_in(path, weights, layers).lean(compiled=compiled)
     assert runner is not None
     return runner
 
