@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from huggingface_hub.errors import StrictDataclassError
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from meshnet.core.vocabulary import ModelError
 from meshnet.engine.checkpoint import read_config
@@ -77,6 +80,20 @@ def test_a_size_that_no_model_has_is_named(config: dict[str, object], told: str,
     for read in (depth, read_config):
         with pytest.raises(ModelError, match=re.escape(f"{tmp_path}/config.json: {told}")):
             read(tmp_path)
+
+
+@pytest.mark.slow
+def test_sizes_of_every_family_are_taken(tmp_path: Path):
+    """Of some a size differs from layer to layer, is null, or says that there is no end."""
+    for family in CONFIG_MAPPING:
+        try:
+            config = CONFIG_MAPPING[family]()
+        except (ValueError, StrictDataclassError):
+            continue  # it has no defaults
+        if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and family != "blt":  # it has two depths
+            path = tmp_path / family
+            config.save_pretrained(path)
+            assert read_config(path).model_type == config.model_type
 
 
 def test_a_configuration_that_is_nested_without_end_is_refused(tmp_path: Path):

@@ -31,7 +31,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from meshnet.core.vocabulary import LayerRange, ModelError
-from meshnet.engine.config_sizes import SIZES, check_sizes, plain_config
+from meshnet.engine.config_sizes import check_sizes, plain_config
 from meshnet.engine.heap import blocks
 from meshnet.engine.trimming import Part, shard_class
 
@@ -149,8 +149,8 @@ def read_config(path: Path) -> Any:
         raise ModelError(f"{file}: {_reason(kind, error)}") from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(f"{path}: {config.model_type!r} is no causal language model known here")
-    text = config.get_text_config(decoder=True)  # families call the same by other names
-    check_sizes(file, {name: getattr(text, name) for name in SIZES if hasattr(text, name)})
+    text = config.get_text_config(decoder=True)  # families call their layers by other names
+    check_sizes(file, {"num_hidden_layers": getattr(text, "num_hidden_layers", None)})
     return config
 
 

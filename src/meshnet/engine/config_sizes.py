@@ -14,13 +14,13 @@ from typing import Any
 from meshnet.core.vocabulary import ModelError
 
 SIZES = {
-    "num_hidden_layers": 10_000,
-    "hidden_size": 2**20,
-    "vocab_size": 2**31 - 1,
-    "num_attention_heads": 2**16,
-    "max_position_embeddings": 2**31 - 1,
+    "num_hidden_layers": range(1, 10_001),
+    "hidden_size": range(1, 2**20 + 1),
+    "vocab_size": range(1, 2**31),
+    "num_attention_heads": range(1, 2**16 + 1),
+    "max_position_embeddings": range(-1, 2**31),
 }
-"""The most of each that makes sense; the least is one."""
+"""What makes sense. XLNet says by -1 that its positions have no end."""
 NOT_OF_ALL = ("num_attention_heads", "max_position_embeddings")
 """Where they are null or lists, that is what a family makes of them."""
 
@@ -42,9 +42,10 @@ def check_sizes(file: Path, config: Mapping[str, Any]) -> None:
     inner = config.get("text_config")
     text, prefix = (inner, "text_config.") if isinstance(inner, dict) else (config, "")
     for name in [name for name in SIZES if name in text]:
-        value, most = text[name], SIZES[name]
+        value, sizes = text[name], SIZES[name]
         if name in NOT_OF_ALL and not isinstance(value, int):
             continue
-        if type(value) is not int or not 1 <= value <= most:
+        if type(value) is not int or value not in sizes:
             got = json.dumps(value, default=str)[:40]
-            raise ModelError(f"{file}: {prefix}{name}: expected 1 to {most}, got {got}")
+            expected = f"expected {sizes.start} to {sizes.stop - 1}"
+            raise ModelError(f"{file}: {prefix}{name}: {expected}, got {got}")
