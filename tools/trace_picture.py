@@ -27,6 +27,8 @@ NODES = 3
 TOKENS = 12
 DEADLINE_S = 300.0
 SPANS_S = 30.0
+QUIET_S = 2.0
+"""Spans are sent every second."""
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 WARM, TRACED = f"00-{TRACE}-00f067aa0ba902b7-00", f"00-{TRACE}-00f067aa0ba902b7-01"
 QUESTION = "Name the planets of the solar system in order, and say one thing about each of them."
@@ -43,7 +45,7 @@ class Told:
 
 
 class Collector:
-    """What came so far. The HTTP half of an OTLP collector, and no more."""
+    """Spans of `TRACE` that came so far. The HTTP half of an OTLP collector, and no more."""
 
     def __init__(self) -> None:
         self.raw: list[tuple[str, str, int, int]] = []
@@ -59,7 +61,19 @@ class Collector:
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+    @contextmanager
+    def serving(self) -> Iterator[str]:
+        """Collect until the block is left; the value is the endpoint."""
+        thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{self._server.server_address[1]}"
+        finally:
+            self._server.shutdown()
+            self._server.server_close()
+            thread.join()
 
     def take(self, body: bytes) -> None:
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -71,6 +85,8 @@ class Collector:
             who = told.get("service.instance.id", "")
             for scope in resource.scope_spans:
                 for span in scope.spans:
+                    if span.trace_id.hex() != TRACE:
+                        continue
                     times = span.start_time_unix_nano, span.end_time_unix_nano
                     self.raw.append((span.name, who, *times))
 
@@ -82,16 +98,17 @@ class Collector:
         ]
 
     def wait(self) -> None:
-        """Until the whole generation is there: its request, and the last step of each node."""
-        until = time.monotonic() + SPANS_S
+        """Until its request and hops of all nodes are there, and nothing more comes."""
+        until, before = time.monotonic() + SPANS_S, 0
         while time.monotonic() < until:
             names = [(name, who) for name, who, *_ in self.raw]
             whole = any(name.startswith("POST") for name, _ in names)
             steps = sum(name.startswith("step") for name, _ in names)
-            hops = sum(name.startswith("hop") for name, _ in names)
-            if whole and steps and hops >= NODES * steps:
+            hops = {who for name, who in names if name.startswith("hop")}
+            quiet, before = len(names) == before, len(names)
+            if whole and steps and len(hops) == NODES and quiet:
                 return
-            time.sleep(0.2)
+            time.sleep(QUIET_S)
         sys.exit(f"no whole trace within {SPANS_S:g} s: {len(self.raw)} spans came")
 
 
@@ -125,11 +142,8 @@ def ask(url: str, traceparent: str, question: str) -> None:
 
 def traced(model: str) -> list[Told]:
     collector = Collector()
-    threading.Thread(target=collector.server.serve_forever, daemon=True).start()
-    port = collector.server.server_address[1]
-    with mesh(model, f"http://127.0.0.1:{port}") as url:
+    with collector.serving() as endpoint, mesh(model, endpoint) as url:
         ask(url, WARM, "Say hello.")
-        collector.raw.clear()
         ask(url, TRACED, QUESTION)
         collector.wait()
     return collector.spans()

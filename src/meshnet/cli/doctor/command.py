@@ -105,7 +105,9 @@ def _nodes(settings: Settings, urls: Sequence[str]) -> list[Finding]:
     nodes = {n: told for n, told in asked.answers.items() if isinstance(told, NodeDescription)}
     far = [("here", link) for link in asked.links]
     for node, told in nodes.items():
-        far += [(node, link) for link in (told.capacity.links if told.capacity else ())]
+        far += [
+            (of_nodes.name(node), link) for link in (told.capacity.links if told.capacity else ())
+        ]
     measured = {link.node for link in asked.links}
     return [
         *of_nodes.reached(asked.answers),

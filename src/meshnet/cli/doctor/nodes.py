@@ -36,10 +36,10 @@ def reached(answers: Mapping[NodeId, NodeDescription | HopLost]) -> list[Finding
         if isinstance(answer, HopLost):
             found.append(bad("reach", str(answer), _how_to_reach(str(answer))))
         elif answer.draining:
-            text = f"{_name(node)} drains: it takes no new sessions"
+            text = f"{name(node)} drains: it takes no new sessions"
             found.append(warn("reach", text, "wait until it ends, or: meshnet drain NODE --undo"))
         elif not answer.ready:
-            text = f"{_name(node)} answers, and is not ready"
+            text = f"{name(node)} answers, and is not ready"
             found.append(warn("reach", text, "wait while it loads; its log tells what it does"))
     if answers and not found:
         found.append(ok("reach", f"{len(answers)} nodes answer and are ready"))
@@ -59,11 +59,11 @@ def versions(nodes: Nodes) -> list[Finding]:
     found = []
     for node, told in nodes.items():
         if told.wire > WIRE_VERSION:
-            text = f"{_name(node)} speaks wire version {told.wire}, this meshnet {WIRE_VERSION}"
+            text = f"{name(node)} speaks wire version {told.wire}, this meshnet {WIRE_VERSION}"
             found.append(bad("versions", text, "update meshnet here and on the gateway"))
         elif told.wire < WIRE_VERSION or told.version != __version__:
             what = told.version or "an older meshnet"
-            text = f"{_name(node)} runs {what}, this is {__version__}"
+            text = f"{name(node)} runs {what}, this is {__version__}"
             found.append(warn("versions", text, "run one version: old ones do not know every step"))
     if nodes and not found:
         found.append(ok("versions", f"all run meshnet {__version__}"))
@@ -91,7 +91,7 @@ def _model(model: ModelId, shards: Mapping[NodeId, ShardDescription]) -> list[Fi
         found.append(warn("models", text, advice))
     for node, shard in shards.items():
         if not shard.capabilities.kv_cache:
-            text = f"{model} on {_name(node)} caches nothing: every token runs the whole prompt"
+            text = f"{model} on {name(node)} caches nothing: every token runs the whole prompt"
             found.append(warn("models", text, "its log tells why; see docs/families.md"))
     return found or [ok("models", f"{model}: {len(shards)} shards agree")]
 
@@ -100,7 +100,7 @@ def _parted(told: Mapping[NodeId, str]) -> str:
     """Say who tells what; empty if all tell the same."""
     groups: dict[str, list[str]] = defaultdict(list)
     for node, value in told.items():
-        groups[value].append(_name(node))
+        groups[value].append(name(node))
     if len(groups) < 2:
         return ""
     return "; ".join(f"{', '.join(those)}: {value}" for value, those in groups.items())
@@ -111,17 +111,17 @@ def memory(nodes: Nodes) -> list[Finding]:
     for node, told in nodes.items():
         if told.kv_bytes_max and told.kv_bytes > FULL * told.kv_bytes_max:
             share = f"{bytes_text(told.kv_bytes)} of {bytes_text(told.kv_bytes_max)}"
-            text = f"{_name(node)}: {share} of KV cache are taken"
+            text = f"{name(node)}: {share} of KV cache are taken"
             found.append(warn("memory", text, "raise kv_max_bytes, or give layers to more nodes"))
         longest = min((_longest(shard, told.kv_bytes_max) for shard in told.shards), default=None)
         if longest is not None and longest < min(each.context_length for each in told.shards):
-            text = f"{_name(node)}: its KV cache holds {longest} tokens, fewer than the context"
+            text = f"{name(node)}: its KV cache holds {longest} tokens, fewer than the context"
             found.append(warn("memory", text, "raise kv_max_bytes, or expect long prompts refused"))
         weights = sum(shard.weight_bytes for shard in told.shards)
         room = told.capacity.memory_bytes if told.capacity is not None else None
         if room is not None and weights + told.kv_bytes_max > room:
             needs = bytes_text(weights + told.kv_bytes_max)
-            text = f"{_name(node)}: weights and KV bound are {needs}, {bytes_text(room)} were free"
+            text = f"{name(node)}: weights and KV bound are {needs}, {bytes_text(room)} were free"
             found.append(warn("memory", text, "lower kv_max_bytes, or let it hold fewer layers"))
     if nodes and not found:
         found.append(ok("memory", "weights and KV caches fit on every node"))
@@ -141,13 +141,13 @@ def links(told: Iterable[tuple[str, Link]], unmeasured: Sequence[NodeId] = ()) -
     """Judge ways: each comes with the name of where it begins."""
     found = [_link(begin, link) for begin, link in told]
     for node in unmeasured:
-        text = f"here to {_name(node)}: not measured"
+        text = f"here to {name(node)}: not measured"
         found.append(warn("links", text, "ask again: it was busy, or is too old to be asked"))
     return found
 
 
 def _link(begin: str, link: Link) -> Finding:
-    way = f"{begin} to {_name(link.node)}"
+    way = f"{begin} to {name(link.node)}"
     figures = f"{1000 * link.round_trip_s:.2f} ms, {bytes_text(round(link.bytes_per_s))}/s"
     if link.round_trip_s > FAR_S:
         advice = "every token waits for it: place neighbours near each other, keep --routes auto"
@@ -158,5 +158,5 @@ def _link(begin: str, link: Link) -> Finding:
     return ok("links", f"{way}: {figures}")
 
 
-def _name(node: NodeId) -> str:
+def name(node: NodeId) -> str:
     return urlsplit(node).netloc or node
