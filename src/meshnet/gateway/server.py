@@ -51,8 +51,7 @@ async def serve_gateway(
             f"refusing to listen on {host} without an API key: others could use this API. "
             "Configure a key, or listen on 127.0.0.1."
         )
-    listener = bind(host, port)
-    with contextlib.closing(listener):
+    with contextlib.closing(bind(host, port)) as listener:
         shown = f"[{host}]" if ":" in host else host
         scheme = "http" if tls is None else "https"
         server = _Server(
