@@ -13,7 +13,7 @@ import typer
 from meshnet import __version__
 from meshnet.cli import chat, commands, options
 from meshnet.cli.bench.commands import bench_app
-from meshnet.cli.certs.commands import certs_app
+from meshnet.cli.certs.commands import certs_app, token_app
 from meshnet.cli.doctor import app as doctor
 from meshnet.cli.keys.commands import keys_app
 
@@ -56,6 +56,7 @@ def build_app() -> typer.Typer:
     app.command("simulate", epilog=commands.SIMULATE_EXAMPLES)(commands.simulate)
     app.add_typer(bench_app(), name="bench")
     app.add_typer(certs_app(), name="certs")
+    app.add_typer(token_app(), name="token")
     app.add_typer(keys_app(), name="keys")
     return app
 

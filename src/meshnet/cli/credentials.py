@@ -8,6 +8,8 @@ from meshnet.cli.machine import is_loopback, url_here
 from meshnet.cli.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from meshnet.cli.api_client import ApiClient
     from meshnet.wire.tls import MeshTls
 
@@ -39,6 +41,20 @@ def refuse_open_mesh(settings: Settings, what: str) -> None:
             f"--host {settings.host}: {what} beyond loopback needs MESHNET_MESH_TOKEN, the same "
             "secret for all nodes and gateways, or MESHNET_TLS_DIR, certificates of the mesh"
         )
+
+
+def enrolling(api: ASGIApp, settings: Settings) -> ASGIApp:
+    """Return the API with the authority beside it, where there is one. Raises MeshnetError."""
+    if settings.authority_dir is None:
+        return api
+    if settings.tls_dir is None:
+        raise SettingsError("authority_dir: expected tls_dir too: tokens are taken by HTTPS only")
+    from meshnet.cli.certs.commands import folder_of, now
+    from meshnet.cli.certs.enrolling import EnrolMount
+
+    folder = folder_of(settings.authority_dir)
+    folder.authority_certificate()
+    return EnrolMount(api, folder, now)
 
 
 def gateway_here(settings: Settings) -> str:

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from meshnet.cli.composition import Composition, composed
-from meshnet.cli.credentials import is_closed, refuse_open_mesh, tls_of, token_of
+from meshnet.cli.credentials import enrolling, is_closed, refuse_open_mesh, tls_of, token_of
 from meshnet.cli.draining import DrainMount
 from meshnet.cli.keys.file import KeyFile
 from meshnet.cli.live.endpoint import Live, add_live
@@ -164,7 +164,7 @@ async def serve_api(
 ) -> None:
     """Answer the API until `stop` is set; running answers get a moment to end."""
     gateway_settings = _gateway_settings(settings)
-    api = api_app(composition, gateway_settings, telemetry, live, mesh)
+    api = enrolling(api_app(composition, gateway_settings, telemetry, live, mesh), settings)
     tls = tls_of(settings)
     app = DrainMount(api, composition, token=token_of(settings), certified=tls is not None)
 

@@ -122,6 +122,10 @@ class Settings(BaseSettings):
         description="Certificates of this process, as `meshnet certs issue` writes them: all of "
         "the mesh then speaks mutual TLS",
     )
+    authority_dir: Path | None = Field(
+        None,
+        description="Directory of `meshnet certs init`: this gateway then takes join tokens",
+    )
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         (), description="Keys clients may use, comma-separated; required beyond loopback"
     )

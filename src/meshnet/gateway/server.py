@@ -53,29 +53,34 @@ async def serve_gateway(
         )
     with contextlib.closing(bind(host, port)) as listener:
         shown = f"[{host}]" if ":" in host else host
-        scheme = "http" if tls is None else "https"
         server = _Server(
-            uvicorn.Config(
-                app,
-                http=http_protocol(_not_http),
-                log_config=None,
-                log_level="error",
-                access_log=False,
-                ws="none",
-                lifespan="off",
-                server_header=False,
-                timeout_keep_alive=KEEP_CONNECTION_S,
-                timeout_graceful_shutdown=max(1, round(drain_s)),
-                ssl_context_factory=None
-                if tls is None
-                else lambda config, default: tls.server(everybody=True),
+            _config(app, drain_s, tls),
+            lambda: started(
+                f"http{'' if tls is None else 's'}://{shown}:{listener.getsockname()[1]}"
             ),
-            lambda: started(f"{scheme}://{shown}:{listener.getsockname()[1]}"),
             tls,
         )
         await server.serve([listener])
     if server.was_cancelled:
         raise asyncio.CancelledError
+
+
+def _config(app: ASGIApp, drain_s: float, tls: MeshTls | None) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=http_protocol(_not_http),
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        ws="none",
+        lifespan="off",
+        server_header=False,
+        timeout_keep_alive=KEEP_CONNECTION_S,
+        timeout_graceful_shutdown=max(1, round(drain_s)),
+        ssl_context_factory=None
+        if tls is None
+        else lambda config, default: tls.server(everybody=True),
+    )
 
 
 def _not_http(message: str) -> bytes:

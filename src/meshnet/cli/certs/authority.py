@@ -59,6 +59,10 @@ class Authority:
             raise CertificateError("ca.key: expected a key on an elliptic curve")
         self._key = key
 
+    @property
+    def key(self) -> ec.EllipticCurvePrivateKey:
+        return self._key
+
     @classmethod
     def new(cls, now: datetime) -> Credentials:
         """Return what a new authority is made of."""

@@ -14,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
+from filelock import FileLock
 
 from meshnet.cli.certs.authority import (
     Authority,
@@ -28,11 +30,13 @@ from meshnet.cli.certs.authority import (
     hosts_of,
     name_of,
 )
+from meshnet.cli.certs.tokens import Invitation, mesh_id, new_token, read_token
 from meshnet.cli.private_file import write_private
 from meshnet.wire.tls import AUTHORITY, CERTIFICATE, KEY, REVOKED
 
 AUTHORITY_KEY = "ca.key"
 ISSUED = "issued.pem"
+LOCK_S = 10.0
 RENEW_PART = 1 / 3
 """A certificate is renewed once no more of its time than this is left."""
 
@@ -96,14 +100,46 @@ class AuthorityFolder:
         own = self._directory / name
         with _told():
             own.mkdir(mode=0o700, exist_ok=True)
-        kept = [each.certificate for each in self.issued() if each.ends > now]
-        kept.append(x509.load_pem_x509_certificate(made.certificate))
-        self._write(ISSUED, b"".join(each.public_bytes(Encoding.PEM) for each in kept))
+        self._note(x509.load_pem_x509_certificate(made.certificate), now)
         self._write(f"{name}/{AUTHORITY}", self._read(AUTHORITY))
         self._write(f"{name}/{REVOKED}", self._read(REVOKED))
         self._write(f"{name}/{KEY}", made.key)
         self._write(f"{name}/{CERTIFICATE}", made.certificate)
         return own
+
+    def invite(self, invitation: Invitation, now: datetime, ttl: timedelta) -> str:
+        """Return a join token."""
+        mesh = mesh_id(self._read(AUTHORITY))
+        return new_token(self._authority().key, mesh, invitation, now, ttl)
+
+    def enrol(self, token: str, request: bytes, now: datetime, days: float) -> dict[str, str]:
+        """Return the files, but for the key, of who has a join token and asks (PEM) for a key."""
+        mesh, authority = mesh_id(self._read(AUTHORITY)), self._authority()
+        invitation = read_token(token, authority.key.public_key(), mesh)
+        try:
+            asked = x509.load_pem_x509_csr(request)
+            key = asked.public_key()
+            well = asked.is_signature_valid and isinstance(key, ec.EllipticCurvePublicKey)
+        except ValueError:
+            well = False
+        if not well or not isinstance(key, ec.EllipticCurvePublicKey):
+            raise CertificateError("request: expected one in PEM, signed by a key on P-256")
+        made = authority.signed(invitation.name, invitation.hosts, key, now, days)
+        self._note(made, now)
+        return {
+            AUTHORITY: self._read(AUTHORITY).decode(),
+            CERTIFICATE: made.public_bytes(Encoding.PEM).decode(),
+            REVOKED: self._read(REVOKED).decode(),
+        }
+
+    def authority_certificate(self) -> bytes:
+        return self._read(AUTHORITY)
+
+    def _note(self, made: x509.Certificate, now: datetime) -> None:
+        with _told(), FileLock(self._directory / ".lock", timeout=LOCK_S, mode=0o600):
+            kept = [each.certificate for each in self.issued() if each.ends > now]
+            told = [*kept, made]
+            self._write(ISSUED, b"".join(each.public_bytes(Encoding.PEM) for each in told))
 
     def renew(self, now: datetime, days: float, *, everything: bool = False) -> list[str]:
         """Issue again what ends soon, and return the names; a revoked name gets nothing."""
@@ -111,7 +147,9 @@ class AuthorityFolder:
         due = [
             each
             for each in latest.values()
-            if not each.revoked and (everything or each.is_due(now))
+            if not each.revoked
+            and (everything or each.is_due(now))
+            and (self._directory / each.name).is_dir()  # who enrolled has its own key
         ]
         for each in due:
             self.issue(each.name, each.hosts, now, days)
