@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.gateway.api import USER, Gateway
+from tests.gateway.speaking_text import SpeakingText
 
 from meshnet.gateway import openapi_fields as openapi
 from meshnet.gateway.fields import Fields
 from meshnet.gateway.requests import read_chat, read_completion
 from meshnet.gateway.settings import ApiLimits
-from meshnet.simulation.toy_text import VOCABULARY
+from meshnet.simulation.toy_text import EOS, VOCABULARY
 
 
 async def test_every_endpoint_is_described():
@@ -68,3 +71,35 @@ def test_every_field_read_is_described_or_refused(fields, read, body, monkeypatc
     read({"model": "default"} | body, ApiLimits(), VOCABULARY)
 
     assert readers[0].known - readers[0].refusable == set(fields(ApiLimits()))
+
+
+WHOLE: dict[str, Any] = {
+    "model": "default",
+    "max_tokens": 8,
+    "messages": USER,
+    "tools": [{"name": "look", "input_schema": {"type": "object"}}],
+    "tool_choice": {"type": "auto"},
+    "thinking": {"type": "enabled"},
+}
+
+
+@pytest.mark.parametrize("field", ["messages", "tools", "tool_choice", "thinking"])
+async def test_what_is_described_as_required_of_anthropics_fields_is_required(field):
+    gateway = Gateway((0, EOS), text=SpeakingText())
+    described = (await gateway.send("GET", "/openapi.json")).json()
+    body = described["paths"]["/v1/messages"]["post"]["requestBody"]["content"]
+    schema = body["application/json"]["schema"]["properties"][field]
+    is_list = isinstance(WHOLE[field], list)
+    whole = WHOLE[field][0] if is_list else WHOLE[field]
+    required = (schema["items"] if is_list else schema)["required"]
+
+    def without(name: str) -> dict[str, Any]:
+        rest = {key: value for key, value in whole.items() if key != name}
+        return WHOLE | {field: [rest] if is_list else rest}
+
+    complete = await gateway.send("POST", "/v1/messages", json=WHOLE)
+    cut = [await gateway.send("POST", "/v1/messages", json=without(name)) for name in whole]
+
+    assert complete.status_code == 200, complete.text
+    assert set(required) == set(whole)
+    assert [answer.status_code for answer in cut] == [400] * len(whole)

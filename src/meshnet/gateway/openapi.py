@@ -120,7 +120,8 @@ _UNAUTHORIZED: Schema = {
     "403": _json("No key is configured, and the request names another machine.", ERROR),
 }
 
-_BLOCKS: Schema = {"anyOf": [STRING, {"type": "array", "items": {"type": "object"}}]}
+_BLOCK: Schema = {"type": "object", "required": ["type"], "properties": {"type": STRING}}
+_BLOCKS: Schema = {"anyOf": [STRING, {"type": "array", "items": _BLOCK}]}
 _ASKED: Schema = {
     "model": STRING,
     "messages": {
@@ -133,9 +134,34 @@ _ASKED: Schema = {
         },
     },
     "system": _BLOCKS,
-    "tools": {"type": "array", "items": {"type": "object"}},
-    "tool_choice": {"type": "object"},
-    "thinking": {"type": "object"},
+    "tools": {
+        "type": ["array", "null"],
+        "items": {
+            "type": "object",
+            "required": ["name", "input_schema"],
+            "properties": {
+                "type": {"enum": ["custom", None]},
+                "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,128}$"},
+                "description": TEXT_OR_NULL,
+                "input_schema": {"type": "object"},
+            },
+        },
+    },
+    "tool_choice": {
+        "type": ["object", "null"],
+        "required": ["type"],
+        "properties": {
+            "type": {"enum": ["auto", "any", "none", "tool"]},
+            "name": STRING,
+            "disable_parallel_tool_use": BOOLEAN,
+        },
+        "description": "With type tool: its name.",
+    },
+    "thinking": {
+        "type": ["object", "null"],
+        "required": ["type"],
+        "properties": {"type": {"enum": ["enabled", "adaptive", "disabled"]}},
+    },
 }
 _ANTHROPIC_ERROR: Schema = {
     "type": "object",
