@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.cluster.api import Told, expected_text, streamed, until
-from tests.cluster.joining import MESH_TOKEN
+from tests.cluster.joining import MESH_TOKEN, free_port
 from tests.processes import MeshnetProcess, command
 from tests.ray.cluster import QUIET, RayMachines, RayMesh, ray_machines, ray_mesh
 
@@ -169,17 +169,20 @@ async def test_a_gateway_that_was_killed_finds_its_nodes_again_and_one_that_is_s
     )
 
 
-def test_a_client_without_the_token_is_refused(
-    machines: RayMachines, tiny_model_dir: Path, tmp_path: Path
+@pytest.mark.parametrize("there", [True, False], ids=["no token", "nobody listens"])
+def test_a_ray_that_cannot_be_used_is_told_at_once(
+    machines: RayMachines, tiny_model_dir: Path, tmp_path: Path, there: bool
 ):
+    address = machines.address if there else f"127.0.0.1:{free_port()}"
+
     told = command(
-        "up", "--ray", machines.address, "--model", str(tiny_model_dir), "--port", "0",
+        "up", "--ray", address, "--model", str(tiny_model_dir), "--port", "0",
         cwd=tmp_path, RAY_AUTH_MODE="disabled",
     )  # fmt: skip
 
     assert told.returncode == 1
-    assert "--ray" in told.stderr
-    assert "token" in told.stderr
+    assert f"--ray {address}: " in told.stderr
+    assert ("token" in told.stderr) == there
 
 
 def test_machines_that_are_not_there_are_told(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -35,6 +36,7 @@ from meshnet.telemetry.events import ChildDied, ChildStarted, Record, ShardAway
 NAMESPACE = "meshnet"
 POLL_S = 0.5
 CALL_S = 10.0
+DIAL_S = 5.0
 
 
 class RayRefused(MeshnetError):
@@ -49,6 +51,8 @@ def connected(address: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """
     if not re.fullmatch(r"auto|[^/\s]+:\d{1,5}", address):
         raise RayRefused(f"--ray: expected HOST:PORT of a Ray cluster, or auto, got {address!r}")
+    if address != "auto":
+        _refuse_silent(address)
     try:
         ray.init(
             address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR
@@ -209,6 +213,15 @@ class RayLauncher:
         if reason and not shard.away and shard.was_ready.is_set():
             self._record(ShardAway(shard.spec.name, shard.url, reason))
         shard.away = reason
+
+
+def _refuse_silent(address: str) -> None:
+    """Raise RayRefused if nobody listens there: Ray itself would try for a minute and more."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), DIAL_S).close()
+    except (OSError, OverflowError) as error:
+        raise RayRefused(f"--ray {address}: no Ray answers there ({error})") from None
 
 
 def _answer(asked: Any) -> Mapping[str, Any] | str:
