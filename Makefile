@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
-.PHONY: scale help setup demo test test-chaos test-docs test-etcd test-page test-ray test-wheel check slow bench peers audit docs site families clean
+.PHONY: scale help setup demo test test-chaos test-clients test-docs test-etcd test-page test-ray test-wheel check slow bench peers audit docs site families clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
