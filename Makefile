@@ -50,6 +50,9 @@ test-wheel: setup ## Build wheel and sdist, install the wheel in a clean environ
 test-docs: setup ## Run every command of the docs, over loopback; minutes
 	@$(BIN)/python -m pytest -q tests/docs -m 'slow or not slow'
 
+test-clients: setup ## People's clients against a mesh, each in its own environment; minutes
+	@$(BIN)/python -m tools.clients --write docs/clients.md
+
 test-ray: ## Nodes kept by Ray, in .venv-ray: machines, shards and gateways killed; minutes
 	@test -x .venv-ray/bin/python || $(PYTHON) -m venv .venv-ray
 	@.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check --retries 5 -c constraints.txt -e '.[dev,ray]'

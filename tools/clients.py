@@ -147,6 +147,8 @@ def outcome_of(suite: str, results: Path) -> Outcome:
         return outcome
     for case in ET.parse(results).iter("testcase"):
         name = case.get("name", "")
+        alike = sum(known.partition(" #")[0] == name for known in outcome.ended)
+        name += f" #{alike + 1}" if alike else ""  # subtests bear the name of their test
         kinds = {child.tag: child for child in case}
         skipped = kinds.get("skipped")
         if skipped is not None:
