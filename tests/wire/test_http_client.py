@@ -21,6 +21,7 @@ from tests.wire.echoing import (
     stranger,
 )
 
+from meshnet import __version__
 from meshnet.core.protocol.messages import (
     ActivationReply,
     Code,
@@ -108,7 +109,7 @@ async def test_a_node_describes_itself():
     async with serving(service) as url, client(url) as hops:
         description = await hops.describe(NODE, timeout_s=10)
 
-    assert description == replace(service.describe(), stream=True, chain=True)
+    assert description == replace(service.describe(), stream=True, chain=True, version=__version__)
 
 
 async def test_the_token_opens_the_node_and_its_lack_is_a_refusal():
