@@ -100,9 +100,11 @@ async def _measure(subject: Subject, model: Path, asked: argparse.Namespace) -> 
 
 
 def _turns(asked: argparse.Namespace, tries: int) -> Iterable[int]:
-    """Count the tries that are begun in time."""
+    """Count the tries that are begun in time: the first always is."""
     ends_at = time.monotonic() + asked.within
-    return takewhile(lambda _: time.monotonic() < ends_at, range(asked.tries or tries))
+    return takewhile(
+        lambda turn: turn == 0 or time.monotonic() < ends_at, range(asked.tries or tries)
+    )
 
 
 def _write(asked: argparse.Namespace, subject: Subject, runs: Runs) -> None:
