@@ -3,6 +3,7 @@ environment, nothing unpacked."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
@@ -10,14 +11,14 @@ from typing import Self
 import aiohttp
 
 
-class OverHttp:
+class OverHttp(ABC):
     """An async context manager with an HTTP session while it is entered."""
 
     _entered: aiohttp.ClientSession | None = None
 
+    @abstractmethod
     def _opened(self) -> aiohttp.ClientSession:
         """Open the session: `registry_session` with what this registry needs."""
-        raise NotImplementedError
 
     @property
     def _session(self) -> aiohttp.ClientSession:
