@@ -16,7 +16,7 @@ def answering(*answers: Answer, kind: str = "application/json") -> Iterator[str]
     """Yield its URL; the last answer is given for ever."""
     left = chain(answers, repeat(answers[-1]))
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             status, body = next(left)
             self.send_response(status)
@@ -29,10 +29,19 @@ def answering(*answers: Answer, kind: str = "application/json") -> Iterator[str]
             self.rfile.read(int(self.headers["Content-Length"]))
             self.do_GET()
 
-        def log_message(self, *_: object) -> None:
-            pass
+    with listening(Handler) as url:
+        yield url
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+class QuietHandler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def listening(handler: type[QuietHandler]) -> Iterator[str]:
+    """Yield the URL of a server whose requests `handler` answers."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import socket
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 import typer
+from tests.cli.answers import QuietHandler, listening
 from tests.cli.doctor.described import NODE
 
 from meshnet.cli.doctor.command import examine
@@ -25,7 +24,7 @@ from meshnet.core.vocabulary import NodeDescription, NodeId
 def serving(answers: Mapping[str, bytes]) -> Iterator[str]:
     """Answer GET from `answers`, which is read at each, and drop what is posted."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
@@ -42,18 +41,8 @@ def serving(answers: Mapping[str, bytes]) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with listening(Handler) as url:
+        yield url
 
 
 @contextmanager
